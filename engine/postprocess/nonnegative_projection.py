@@ -1,17 +1,25 @@
-"""Joint non-negative projection of tables.
+"""Joint non-negative projection of tables by accelerated dual gradient ascent.
 
-    min  sum over B of |r_B - t_B|^2 / 2 g_B     subject to  T_A = sum over B inside A of r_B / cells summed out  >= 0
+    min  sum over B of |r_B - t_B|^2 / 2 g_B     subject to  T_A = sum over B inside A of r_B /
+    cells summed out  >= 0
 
-for the largest sets A, with g_B = 4^|B|: high orders, where most noise is, move first, and the total hardly at all.
-With lambda_A >= 0 the multiplier of T_A >= 0,  r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B),  and
-the dual is climbed by lambda_A <- [lambda_A - step_A T_A]_+, accelerated with restarts.  A table whose cells are
-nearly right rests with its multipliers until all are looked at again.  Multipliers are kept for the cells that have
-one.  What is still negative in the end is mended by a share of even tables, which are consistent.
+for the maximal sets A of attributes, where t_B is the given contrast on B and g_B = 4^|B|.  High
+orders, which contain most of the noise, therefore change most, and the total hardly changes.  With
+multipliers lambda_A >= 0 of T_A >= 0,
 
-Impossible cells have T_A = 0 and multipliers of either sign.  The last of what they hold is taken out by conjugate
-gradients, before the share of even tables, whose impossible cells are 0, too.
+    r_B = t_B + g_B contrast_B(sum over A of mean of lambda_A on B),
 
-What is known exactly has g_B = 0: it stays, and all else moves beside it.
+and the dual is maximized by the projected gradient step lambda_A <- [lambda_A - step_A T_A]_+ with
+Nesterov momentum and restarts.  Multipliers are stored sparsely: only cells that were negative have
+one.  A table whose constraints are nearly satisfied is skipped, with its multipliers unchanged,
+until the next round that updates every table.
+
+Impossible cells have the constraint T_A = 0 and multipliers of either sign.  Conjugate gradients
+remove the counts that are left in impossible cells after the search.  Finally, a small share of
+even tables is mixed in, which removes the remaining negative cells; even tables are consistent, and
+their impossible cells are 0.
+
+Sets with exact public tables have g_B = 0: their contrasts do not change.
 """
 
 from __future__ import annotations
@@ -32,12 +40,15 @@ from engine.progress import Listener
 from engine.residuals import Axes
 
 AGREEING = "Making all tables agree without negative cells"
-FIRM = 1e-3  # g of the total
-SLACK = 10.0  # times what a cell may be below 0 in the end: how far above 0 cells with multipliers may be on average
-ROUNDS = 250
-ALL_LOOK, RESTING = 8, 0.5  # rounds after which every table is looked at, and of ``enough``, up to which one rests
-EXACT, MOST_STEPS = 1e-7, 2_000  # of what impossible cells hold is left, and the steps in which it is taken out
-REFINED, ROUNDING = 2, 1e-14  # times that is done, so that all that is left is rounding, as a share of the total
+TOTAL_WEIGHT = 1e-3  # g of the empty set
+# mean distance from 0 of the cells with multipliers, over the tolerance for negative cells
+MAX_SLACKNESS = 10.0
+MAX_ROUNDS = 250
+ALL_LOOK = 8  # every this many rounds, all tables are updated
+SKIP_TOLERANCE = 0.5  # share of the tolerance up to which a table is skipped
+CG_TOLERANCE, MAX_CG_STEPS = 1e-7, 2_000
+CG_PASSES = 2  # the second pass removes the error of the first, down to rounding
+ROUNDING_SHARE = 1e-14  # rounding error as a share of the total
 
 
 _Means = dict[Axes, dict[Axes, Array]]
@@ -45,7 +56,7 @@ _Means = dict[Axes, dict[Axes, Array]]
 
 @dataclass(kw_only=True, eq=False)
 class _Multipliers:
-    """The multipliers of one table: flat cells, their values, and the point from which the next step is taken."""
+    """Sparse multipliers of one table: flat cells, values and extrapolated point."""
 
     axes: Axes
     shape: tuple[int, ...]
@@ -58,18 +69,18 @@ class _Multipliers:
     new: Array = field(default_factory=lambda: np.zeros(0))
 
     def __post_init__(self) -> None:
-        """Impossible cells always have a multiplier."""
+        """Give every impossible cell a multiplier of value 0."""
         if self.impossible is not None:
             self.cells = np.flatnonzero(self.impossible)
             self.values = self.point = np.zeros(self.cells.size)
 
     @property
-    def held(self) -> npt.NDArray[np.bool_]:
-        """Which multipliers are those of impossible cells; shape of ``cells``."""
+    def equality(self) -> npt.NDArray[np.bool_]:
+        """Mask of the multipliers of impossible cells (either sign); shape of ``cells``."""
         return np.zeros(len(self.cells), dtype=bool) if self.impossible is None else self.impossible[self.cells]
 
     def means(self) -> dict[Axes, Array]:
-        """Return the mean of the point over the rest of the table, for every proper subset of its attributes."""
+        """Return the margins of the point, as means, on every proper subset of the attributes."""
         out: dict[Axes, Array] = {}
         if not self.cells.size:
             return out
@@ -86,11 +97,11 @@ class _Multipliers:
 
     @property
     def weight(self) -> float:
-        """How easily the contrast of the table moves."""
+        """Weight g of the contrast of the table."""
         return _weight(self.axes)
 
-    def own_part(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
-        """Return what the contrast of the point has beside the point itself, as `add_lower` takes it."""
+    def lower_contrast(self, means: Mapping[Axes, Array]) -> dict[Axes, Array]:
+        """Return the contrast of the point minus the point, by subset of attributes."""
         out = {}
         for inside, values in means.items():
             shares = math.prod(n for a, n in zip(self.axes, self.shape, strict=True) if a not in inside)
@@ -98,27 +109,31 @@ class _Multipliers:
         return out
 
     def violation(self, table: Array) -> float:
-        """Return how far the worst cell of a table is from what it may be, in even cells of so many records."""
-        held = np.abs(table.reshape(-1)[self.cells[self.held]]).max(initial=0.0)
-        return float(max(-table.min(initial=0.0), held)) * table.size
+        """Return the largest violation of a constraint by a cell, times the number of cells."""
+        excess = np.abs(table.reshape(-1)[self.cells[self.equality]]).max(initial=0.0)
+        return float(max(-table.min(initial=0.0), excess)) * table.size
 
     def follow(self, table: Array) -> float:
-        """Take the step for a table; return how far the step and its point pull in opposite directions."""
+        """Compute the projected gradient step at a table and return the value of the restart test.
+
+        A positive value means that the momentum and the gradient have opposite directions.
+        """
         flat = table.reshape(-1)
         fresh = np.setdiff1d(np.flatnonzero(flat < 0.0), self.cells, assume_unique=True)
         if fresh.size:
             order = np.argsort(np.concatenate([self.cells, fresh]), kind="stable")
-            nothing = np.zeros(fresh.size)
+            zeros = np.zeros(fresh.size)
             self.cells = np.concatenate([self.cells, fresh])[order]
-            self.values = np.concatenate([self.values, nothing])[order]
-            self.point = np.concatenate([self.point, nothing])[order]
-        self.new = np.maximum(self.point - self.step * flat[self.cells], np.where(self.held, -np.inf, 0.0))
+            self.values = np.concatenate([self.values, zeros])[order]
+            self.point = np.concatenate([self.point, zeros])[order]
+        self.new = np.maximum(self.point - self.step * flat[self.cells], np.where(self.equality, -np.inf, 0.0))
         return float((self.point - self.new) @ (self.new - self.values))
 
-    def pass_on(self, momentum: float) -> None:
-        kept = (self.new > 0.0) | (self.values > 0.0) | self.held
+    def extrapolate(self, momentum: float) -> None:
+        """Accept the step, extrapolate the point and drop the cells whose multipliers are 0."""
+        retained = (self.new > 0.0) | (self.values > 0.0) | self.equality
         point = self.new + momentum * (self.new - self.values)
-        self.cells, self.values, self.point = self.cells[kept], self.new[kept], point[kept]
+        self.cells, self.values, self.point = self.cells[retained], self.new[retained], point[retained]
 
 
 def nonnegative(
@@ -133,14 +148,19 @@ def nonnegative(
     *,
     steps: Reached = NONE,
 ) -> dict[Axes, Array]:
-    """Change contrasts so that no table is negative; the largest ones are changed in place. Returns the contrasts.
+    """Return the contrasts of the nearest non-negative tables; those of ``tables`` change in place.
 
-    The search ends when no cell is further below 0 than the share ``enough`` of an even cell, total over cells; that
-    share of even tables is then mixed in.  Contrasts have the shapes of their tables.  ``possible``, ``even`` and
-    ``exact`` are those of `Evidence`.
+    Parameters
+    ----------
+    contrasts : by set of attributes, in the shapes of their tables.
+    tables : the maximal sets of attributes.
+    enough : tolerance. The search ends if no cell is below ``-enough * total / cells``; that share
+        of even tables is then mixed in.
+    possible, even, exact : see `Evidence`.
 
-    Guarantee: every table is at least 0 and impossible cells are 0, but for the rounding of sums, and the total is the
-    one given unless it contradicts the tables.  Contrasts of ``exact`` sets are not changed at all.
+    Guarantee: every table is at least 0 and impossible cells are 0, up to the rounding of sums.
+    The total does not change unless it contradicts the tables.  Contrasts of ``exact`` sets do not
+    change.
     """
     if done := steps.taken("all"):
         return of_axes(done)
@@ -148,69 +168,75 @@ def nonnegative(
     possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
     dual = _multipliers(contrasts, tables, sizes, possible, exact)
-    age, awake, means, worst = 1.0, list(dual.values()), dict[Axes, dict[Axes, Array]](), dict[Axes, float]()
-    begun = 0
+    momentum, active, means, worst = 1.0, list(dual.values()), dict[Axes, dict[Axes, Array]](), dict[Axes, float]()
+    first_round = 0
     if state := steps.taken("search"):
-        begun, age, awake = _brought_back(dual, worst, state)
-        means = {axes: own.means() for axes, own in dual.items()}
-    for number in range(begun, ROUNDS):
-        if number > begun and steps.due:
-            steps.take("search", _state(dual, worst, number, age, awake))
-        for own in awake:
-            means[own.axes] = own.means()
-        moved = _moves(means, lower, exact)
-        full = number % ALL_LOOK == 0 or number == ROUNDS - 1 or not awake
-        slack = pull = against = 0.0
-        for own in dual.values() if full else awake:
-            table = _table(contrasts[own.axes], own, moved, means[own.axes])
-            worst[own.axes] = own.violation(table)
-            slack += table.size * float(np.abs(table.reshape(-1)[own.cells]) @ np.abs(own.point))
-            pull += float(np.abs(own.point).sum())
-            against += own.follow(table)
-        far = max(worst.values(), default=0.0) > enough * total
-        if number == ROUNDS - 1 or (full and not far and slack <= SLACK * enough * total * pull):
+        first_round, momentum, active = _restore_search(dual, worst, state)
+        means = {axes: block.means() for axes, block in dual.items()}
+    for number in range(first_round, MAX_ROUNDS):
+        if number > first_round and steps.due:
+            steps.take("search", _search_state(dual, worst, number, momentum, active))
+        for block in active:
+            means[block.axes] = block.means()
+        moved = _lower_contrasts(means, lower, exact)
+        updates_all = number % ALL_LOOK == 0 or number == MAX_ROUNDS - 1 or not active
+        slack = multiplier_sum = opposition = 0.0
+        for block in dual.values() if updates_all else active:
+            table = _table_at(contrasts[block.axes], block, moved, means[block.axes])
+            worst[block.axes] = block.violation(table)
+            slack += table.size * float(np.abs(table.reshape(-1)[block.cells]) @ np.abs(block.point))
+            multiplier_sum += float(np.abs(block.point).sum())
+            opposition += block.follow(table)
+        violated = max(worst.values(), default=0.0) > enough * total
+        if number == MAX_ROUNDS - 1 or (
+            updates_all and not violated and slack <= MAX_SLACKNESS * enough * total * multiplier_sum
+        ):
             break
-        age = 1.0 if against > 0.0 else age
-        older, age = age, (1.0 + math.sqrt(1.0 + 4.0 * age * age)) / 2.0
-        # tables that are right rest: of many most are, long before the last ones
-        awake = list(dual.values()) if full else awake
-        for own in awake:
-            resting = far and worst[own.axes] <= RESTING * enough * total
-            own.pass_on(0.0 if resting else (older - 1.0) / age)
+        momentum = 1.0 if opposition > 0.0 else momentum
+        previous, momentum = momentum, (1.0 + math.sqrt(1.0 + 4.0 * momentum * momentum)) / 2.0
+        # skip tables that satisfy their constraints: most of them do long before the last ones
+        active = list(dual.values()) if updates_all else active
+        for block in active:
+            resting = violated and worst[block.axes] <= SKIP_TOLERANCE * enough * total
+            block.extrapolate(0.0 if resting else (previous - 1.0) / momentum)
             if resting:
-                means[own.axes] = own.means()
-        awake = [own for own in awake if not far or worst[own.axes] > RESTING * enough * total]
-        tell(min(1.0, number / ROUNDS), AGREEING)
-    _move(contrasts, dual, means)
-    made = {**contrasts, **moved}
+                means[block.axes] = block.means()
+        active = [block for block in active if not violated or worst[block.axes] > SKIP_TOLERANCE * enough * total]
+        tell(min(1.0, number / MAX_ROUNDS), AGREEING)
+    _apply_multipliers(contrasts, dual, means)
+    projected = {**contrasts, **moved}
     if possible:
-        made = emptied(made, tables, sizes, possible, exact)
-    made = lifted(made, tables, possible, even, exact)
-    steps.settle("all", by_axes(made))
-    return made
+        projected = emptied(projected, tables, sizes, possible, exact)
+    projected = lifted(projected, tables, possible, even, exact)
+    steps.settle("all", by_axes(projected))
+    return projected
 
 
-def _state(
-    dual: Mapping[Axes, _Multipliers], worst: Mapping[Axes, float], number: int, age: float, awake: list[_Multipliers]
+def _search_state(
+    dual: Mapping[Axes, _Multipliers],
+    worst: Mapping[Axes, float],
+    number: int,
+    momentum: float,
+    active: list[_Multipliers],
 ) -> dict[str, Array]:
-    """Return where the search stands before a round."""
+    """Return the state of the search before a round, as arrays for a checkpoint."""
     axes = list(dual)
-    out = {"number": np.array(number), "age": np.array(age), "worst": np.array([worst[a] for a in axes])}
-    out["awake"] = np.array([axes.index(own.axes) for own in awake], dtype=np.int64)
-    for k, own in enumerate(dual.values()):
-        out |= {f"cells {k}": own.cells, f"values {k}": own.values, f"point {k}": own.point}
+    out = {"number": np.array(number), "age": np.array(momentum), "worst": np.array([worst[a] for a in axes])}
+    out["awake"] = np.array([axes.index(block.axes) for block in active], dtype=np.int64)
+    for k, block in enumerate(dual.values()):
+        out |= {f"cells {k}": block.cells, f"values {k}": block.values, f"point {k}": block.point}
     return out
 
 
-def _brought_back(
+def _restore_search(
     dual: Mapping[Axes, _Multipliers], worst: dict[Axes, float], state: Mapping[str, Any]
 ) -> tuple[int, float, list[_Multipliers]]:
-    """Let the search stand where it stood; return its round, its age and whom it looks at."""
-    for k, (axes, own) in enumerate(dual.items()):
-        own.cells, own.values, own.point = (state[f"{word} {k}"] for word in ("cells", "values", "point"))
+    """Restore the search from a checkpoint; return round, momentum and active tables."""
+    for k, (axes, block) in enumerate(dual.items()):
+        block.cells, block.values, block.point = (state[f"{word} {k}"] for word in ("cells", "values", "point"))
         worst[axes] = float(state["worst"][k])
-    every = list(dual.values())
-    return int(state["number"]), float(state["age"]), [every[k] for k in state["awake"]]
+    blocks = list(dual.values())
+    return int(state["number"]), float(state["age"]), [blocks[k] for k in state["awake"]]
 
 
 def emptied(
@@ -220,54 +246,57 @@ def emptied(
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
     exact: Collection[Axes] = (),
 ) -> dict[Axes, Array]:
-    """Return the nearest contrasts of tables whose impossible cells are 0, whatever the sign of others.
+    """Project tables, which may have negative cells, onto those whose impossible cells are 0.
 
-    Shapes (n_1, ..., n_k) of tables.  The total and ``exact`` sets stay; the largest contrasts are changed in place.
+    Contrasts have the shapes (n_1, ..., n_k) of their tables.  The total and ``exact`` sets do not
+    change; contrasts of ``tables`` change in place.
 
-    Guarantee: linear in what is given, and without effect where impossible cells are 0, so that tables which are right
-    on average stay so.
+    Guarantee: the projection is linear in ``contrasts`` and the identity if all impossible cells
+    are 0, so that unbiased tables remain unbiased.
     """
     dual = _multipliers(contrasts, tables, sizes, possible, exact)
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
-    asked = [own for own in dual.values() if own.impossible is not None]
-    nothing = {axes: np.zeros_like(c) for axes, c in lower.items()}
-    ends = np.cumsum([own.cells.size for own in asked])[:-1]
+    constrained = [block for block in dual.values() if block.impossible is not None]
+    zeros = {axes: np.zeros_like(c) for axes, c in lower.items()}
+    ends = np.cumsum([block.cells.size for block in constrained])[:-1]
 
-    def moved_by(point: Array) -> Array:
-        for own, values in zip(asked, np.split(point, ends), strict=True):
-            own.point = values
-        means = {axes: own.means() for axes, own in dual.items()}
-        moved = _moves(means, nothing, exact)
-        moved[()] = nothing[()]
+    def cells_moved_by(point: Array) -> Array:
+        for block, values in zip(constrained, np.split(point, ends), strict=True):
+            block.point = values
+        means = {axes: block.means() for axes, block in dual.items()}
+        moved = _lower_contrasts(means, zeros, exact)
+        moved[()] = zeros[()]
         parts = []
-        for own in asked:
-            table = _table(np.zeros(own.shape), own, moved, means[own.axes])
-            parts.append(table.reshape(-1)[own.cells])
+        for block in constrained:
+            table = _table_at(np.zeros(block.shape), block, moved, means[block.axes])
+            parts.append(table.reshape(-1)[block.cells])
         return np.concatenate(parts)
 
     linear = scipy.sparse.linalg
-    rounding = ROUNDING * abs(float(contrasts[()]))
-    for _ in range(REFINED if asked else 0):
-        held = np.concatenate([assembled(contrasts, own.axes).reshape(-1)[own.cells] for own in asked])
-        rounding = max(rounding, ROUNDING * float(np.linalg.norm(held)))
-        # the system is singular: beyond rounding, what is left grows again
-        operator = linear.LinearOperator((len(held),) * 2, moved_by)
-        found, _ = linear.cg(operator, -held, rtol=EXACT, atol=rounding, maxiter=MOST_STEPS)
-        moved_by(found)  # which leaves the multipliers at the solution
-        means = {axes: own.means() for axes, own in dual.items()}
-        moved = _moves(means, lower, exact)
+    rounding = ROUNDING_SHARE * abs(float(contrasts[()]))
+    for _ in range(CG_PASSES if constrained else 0):
+        counts = np.concatenate([assembled(contrasts, block.axes).reshape(-1)[block.cells] for block in constrained])
+        rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
+        # the system is singular: below the rounding level, the residual would grow again
+        operator = linear.LinearOperator((len(counts),) * 2, cells_moved_by)
+        solution, _ = linear.cg(operator, -counts, rtol=CG_TOLERANCE, atol=rounding, maxiter=MAX_CG_STEPS)
+        # this call stores the solution in the multipliers
+        cells_moved_by(solution)
+        means = {axes: block.means() for axes, block in dual.items()}
+        moved = _lower_contrasts(means, lower, exact)
         lower = moved | {(): lower[()]}
-        _move(contrasts, dual, means)
+        _apply_multipliers(contrasts, dual, means)
         contrasts = {**contrasts, **lower}
     return contrasts
 
 
-def _move(contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means) -> None:
-    """Take the steps of multipliers in the contrasts of their own tables."""
-    for axes, own in dual.items():
-        add_lower(contrasts[axes], axes, own.own_part(means[axes]))
-        contrasts[axes].reshape(-1)[own.cells] += own.weight * own.point
-        contrasts[axes] = contrast(contrasts[axes])  # the sums of many small steps round
+def _apply_multipliers(contrasts: dict[Axes, Array], dual: Mapping[Axes, _Multipliers], means: _Means) -> None:
+    """Add the effect of the multipliers to the contrasts of their tables, in place."""
+    for axes, block in dual.items():
+        add_lower(contrasts[axes], axes, block.lower_contrast(means[axes]))
+        contrasts[axes].reshape(-1)[block.cells] += block.weight * block.point
+        # remove the rounding errors that many small steps have accumulated
+        contrasts[axes] = contrast(contrasts[axes])
 
 
 def _multipliers(
@@ -285,13 +314,13 @@ def _multipliers(
     out = {}
     for axes in tables:
         impossible = ~possible[axes].reshape(-1) if axes in possible else None
-        step, shape = _step(axes, sizes, holding), contrasts[axes].shape
+        step, shape = _step_size(axes, sizes, holding), contrasts[axes].shape
         out[axes] = _Multipliers(axes=axes, shape=shape, step=step, exact=exact, impossible=impossible)
     return out
 
 
-def _step(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> float:
-    """Return a step that is safe for all tables together."""
+def _step_size(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> float:
+    """Return a step size at which simultaneous steps of all tables converge."""
     steepest = _weight(axes)
     for inside in below(axes):
         shares = math.prod(sizes[a] for a in axes if a not in inside)
@@ -300,14 +329,14 @@ def _step(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> floa
 
 
 def _weight(axes: Axes) -> float:
-    return float(4 ** len(axes)) if axes else FIRM
+    return float(4 ** len(axes)) if axes else TOTAL_WEIGHT
 
 
-def _moves(means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]) -> dict[Axes, Array]:
-    """Return the contrasts of all smaller sets at multipliers that have these means."""
+def _lower_contrasts(means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]) -> dict[Axes, Array]:
+    """Return the contrasts of all non-maximal sets, from the margins of the multipliers."""
     sums: dict[Axes, Array] = {}
-    for found in means.values():
-        for inside, values in found.items():
+    for margins in means.values():
+        for inside, values in margins.items():
             sums[inside] = sums[inside] + values if inside in sums else values
     moved = {}
     for inside, values in lower.items():
@@ -316,9 +345,11 @@ def _moves(means: _Means, lower: Mapping[Axes, Array], exact: Collection[Axes]) 
     return moved
 
 
-def _table(own: Array, dual: _Multipliers, moved: Mapping[Axes, Array], means: Mapping[Axes, Array]) -> Array:
-    """Return a table at the multipliers."""
-    table, part = own.copy(), dual.own_part(means)
+def _table_at(
+    contrast_values: Array, dual: _Multipliers, moved: Mapping[Axes, Array], means: Mapping[Axes, Array]
+) -> Array:
+    """Return the table of the primal solution that belongs to the multipliers."""
+    table, part = contrast_values.copy(), dual.lower_contrast(means)
     add_lower(table, dual.axes, {a: moved[a] + part[a] if a in part else moved[a] for a in below(dual.axes)})
     table.reshape(-1)[dual.cells] += dual.weight * dual.point
     return table
@@ -331,21 +362,24 @@ def lifted(
     even: Mapping[Axes, Array],
     exact: Collection[Axes],
 ) -> dict[Axes, Array]:
-    """Return contrasts, changed in place, mixed with those of even tables as far as negative cells need it.
+    """Mix contrasts with those of even tables, in place, until no cell is negative; return them.
 
-    Contrasts have the shapes of their tables; ``possible``, ``even`` and ``exact`` are those of `Evidence`.
+    Contrasts have the shapes of their tables; ``possible``, ``even`` and ``exact`` are those of
+    `Evidence`.
     """
     total, worst = float(contrasts[()]), 0.0
     for axes in (axes for axes in tables if axes not in exact):
         table = assembled(contrasts, axes)
-        share = assembled({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
-        needed = np.divide(-table, share, out=np.zeros_like(table), where=possible.get(axes, np.array(True)))
+        even_table = (
+            assembled({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
+        )
+        needed = np.divide(-table, even_table, out=np.zeros_like(table), where=possible.get(axes, np.array(True)))
         worst = max(worst, float(needed.max(initial=0.0)))
     if worst > 0.0:
-        kept = max(total, 0.0) / (max(total, 0.0) + worst)
+        retained_share = max(total, 0.0) / (max(total, 0.0) + worst)
         for axes in contrasts:
             if axes and axes not in exact:
-                contrasts[axes] *= kept
+                contrasts[axes] *= retained_share
                 if axes in even:
-                    contrasts[axes] += (1.0 - kept) * total * even[axes]
+                    contrasts[axes] += (1.0 - retained_share) * total * even[axes]
     return contrasts

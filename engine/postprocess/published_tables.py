@@ -1,4 +1,7 @@
-"""Published tables: consistent, non-negative, with uncertainty."""
+"""Published tables: consistent and non-negative, post-processed from a measurement.
+
+`publish` fits the tables, `Published` contains them, `publish_forecast` predicts memory.
+"""
 
 from __future__ import annotations
 
@@ -37,30 +40,34 @@ if TYPE_CHECKING:
 
 FITS = ("shrunk", "nonnegative", "none")
 Folder = str | os.PathLike[str]
-COPIES = 3  # of all cells: as seen, as contrasts, and multipliers where tables would be negative
-COARSEST, FINE = 5e-4, 5e-3
-MOST_SETS = 1_000_000
-MOST_RECORDS = 1_000_000_000
+CELL_COPIES = 3  # memory for all cells: noisy residuals, contrasts and multipliers
+MAX_EVEN_SHARE = 5e-4  # share of even tables that may be mixed in
+EVEN_SHARE_PER_NOISE = 5e-3  # the same, as a multiple of the relative noise
+MAX_SETS = 1_000_000
+MAX_RECORDS = 1_000_000_000
 RECORD_COPIES = 2
-WORKING = 10  # copies of the largest table while it is fitted
+TABLE_COPIES = 10  # memory for the largest table while it is fitted
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Published:
-    """Tables that follow from a measurement at no further cost.
+    """Consistent tables computed from a measurement, at no privacy cost.
 
     Attributes
     ----------
-    measurement : where they come from; its unbiased answers stand beside every published one.
+    measurement : the source of the tables, with unbiased answers to the same queries.
     fit : "shrunk", "nonnegative" or "none".
-    contrasts : what the tables are made of, see `engine.postprocess.contrasts`, by positions in ``names``.
-    names : the attributes of more than one cell.
-    people : records of which all tables are counts, shape (people, attributes), or None where tables are not whole.
+    contrasts : components of the tables, see `engine.postprocess.contrasts`, by positions in
+        ``names``.
+    names : the attributes with more than one cell.
+    people : records, shape (people, attributes), whose counts are the tables; None unless tables
+        are integer.
 
-    Guarantee: unless ``fit`` is "none", every table is >= 0, and tables agree wherever they overlap to 1e-9 counts;
-    exactly where they are counts of people.  Cells that the facts of the schema make impossible are exactly 0, and its
-    public tables are kept to the digit, by as many records as they tell, too.
-    Published numbers are biased: the standard errors and intervals of the measurement are not theirs.
+    Guarantee: unless ``fit`` is "none", every table is >= 0 and overlapping tables agree to 1e-9
+    counts, integer tables exactly.  Impossible cells of the schema are exactly 0.  Public tables of
+    the schema are reproduced exactly, also by integer tables with the public number of records.
+    Published numbers are biased: standard errors and intervals of the measurement do not apply to
+    them.
     """
 
     measurement: Measurement
@@ -75,30 +82,32 @@ class Published:
         return float(self.contrasts[()]) if self.people is None else float(len(self.people))
 
     def table(self, attributes: Sequence[str]) -> Array:
-        """Return the published table on some attributes, in counts, axes in the order given. Shape (n_1, ..., n_k).
+        """Return the published table in counts, axes in the order of ``attributes``.
+
+        Shape (n_1, ..., n_k).
 
         Raises
         ------
-        NotAnswerable : no group of the workload holds these attributes.
+        NotAnswerable : no group of the workload contains these attributes.
         """
-        return self.laid_out(self._of(self.positions(attributes)), attributes)
+        return self.laid_out(self._raw_table(self.positions(attributes)), attributes)
 
     def positions(self, attributes: Sequence[str]) -> Axes:
-        """Return the positions in ``names`` of some attributes, those of one cell left out.
+        """Return the positions of attributes in ``names``, without attributes of one cell.
 
-        Raises: NotAnswerable when no group of the workload holds them.
+        Raises: NotAnswerable if no group of the workload contains the attributes.
         """
         names = self.measurement.plan.schema.named(attributes)
         axes = self._axes(names)
         if axes not in self.contrasts:
             raise NotAnswerable(
-                f"No published table holds {set_name(names)}. Tables are published on the attributes of a group of the "
-                "workload, and on fewer of them."
+                f"No published table contains {set_name(names)}. Use attributes that are all in one group of "
+                "the workload."
             )
         return axes
 
     def laid_out(self, table: Array, attributes: Sequence[str]) -> Array:
-        """Return a table on `positions` with its axes in the order of the attributes, those of one cell among them.
+        """Return a table on `positions` with one axis per attribute, in the order requested.
 
         Shape (n_1, ..., n_k).
         """
@@ -108,9 +117,10 @@ class Published:
         return table.transpose(wide).reshape(self.measurement.plan.schema.sizes(names))
 
     def spread(self, attributes: Sequence[str]) -> Array:
-        """Return a table with the published sums on any attributes, as even as they allow where no group holds all.
+        """Return a table on any attributes, with the published margins and otherwise even.
 
-        Shape (n_1, ..., n_k).  There, cells may be negative: this is what to rehearse on, and nothing to publish.
+        Shape (n_1, ..., n_k).  If no group contains all attributes, cells may be negative: use the
+        table for simulations, do not publish it.
         """
         axes = self._axes(self.measurement.plan.schema.named(attributes))
         if axes in self.contrasts:
@@ -122,91 +132,102 @@ class Published:
     def _axes(self, names: Sequence[str]) -> Axes:
         return tuple(sorted(self._at[name] for name in names if name in self._at))
 
-    def _of(self, axes: Axes) -> Array:
+    def _raw_table(self, axes: Axes) -> Array:
         if self.people is not None:
             return table_of(self.people, axes, self._sizes).astype(float)
-        if (schema := self.measurement.plan.schema).is_exact(own := [self.names[a] for a in axes]):
-            return schema.exact_table(own).astype(float)
+        if (schema := self.measurement.plan.schema).is_exact(names := [self.names[a] for a in axes]):
+            return schema.exact_table(names).astype(float)
         table = assembled(self.contrasts, axes)
         if (impossible := self.impossible(axes)) is not None:
             table[impossible] = 0.0
-        return table if self.fit == "none" else np.maximum(table, 0.0)  # what lies under 0 is the rounding of sums
+        # values below 0 are rounding errors of sums
+        return table if self.fit == "none" else np.maximum(table, 0.0)
 
     def impossible(self, axes: Axes) -> npt.NDArray[np.bool_] | None:
-        """Return which cells of the table on `positions` are impossible, shape (n_1, ..., n_k); None for none."""
+        """Return the mask of impossible cells, shape (n_1, ..., n_k); None if there are none."""
         schema = self.measurement.plan.schema
         if schema.ruled.isdisjoint(self.names[a] for a in axes):
             return None
         return np.asarray(schema.even_share([self.names[a] for a in axes]) == 0.0)
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return the published answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
-        asked = self.measurement.plan.workload.groups[group]
-        first, last, _ = slice(start, stop).indices(asked.count)
-        return apply_group(asked, self.table(asked.attributes), first, max(first, last))
+        """Return the published answers to queries of a group, in counts; shape (queries,)."""
+        queries = self.measurement.plan.workload.groups[group]
+        first, last, _ = slice(start, stop).indices(queries.count)
+        return apply_group(queries, self.table(queries.attributes), first, max(first, last))
 
     def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
-        """Return queries ``start:stop`` of a group: columns query, published, answer, std, low, high (counts).
+        """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        The last four are the unbiased answer and its interval, which hold for it and not for what is published.
+        Columns: query, published, answer, std, low, high.
+
+        The last four are the unbiased answer with its standard error and interval, which do not
+        apply to ``published``.
         """
-        found = self.measurement.answers(group, start, stop, confidence)
-        found.insert(1, "published", self.values(group, start, stop))
-        return found
+        answers = self.measurement.answers(group, start, stop, confidence)
+        answers.insert(1, "published", self.values(group, start, stop))
+        return answers
 
     def records(
         self, n: int | None = None, *, progress: Progress | None = None, resume: Folder | None = None
     ) -> pd.DataFrame:
-        """Return whole records whose counts come near the tables: one column of cell codes per published attribute.
+        """Return synthetic records whose counts approximate the tables.
+
+        One column of cell codes per published attribute.
 
         Parameters
         ----------
-        n : how many; by default as many as the tables sum to, rounded.
-        progress : called with the share done and words; False stops.
+        n : number of records; by default the total of the tables, rounded.
+        progress : called with the share of the work done and a message; False cancels.
         resume : see `publish`.
 
-        Guarantee: a function of what is published and of ``n`` alone, so that it costs no privacy; the same every time.
-        Where tables are whole, their own records are returned.  Records are simulated: no row stands for a person, and
-        what tables on more attributes than those published would say of them is a guess.
+        Guarantee: a deterministic function of the published tables and ``n``, so that it costs no
+        privacy.  For integer tables, the records of which they are counts.  Records are simulated:
+        no row is a person, and their counts on attributes that were not published together are not
+        estimates.
 
-        Raises: PlanError where cells may be negative.
+        Raises: PlanError if cells may be negative.
         """
         import pandas as pd
 
         if self.fit == "none":
             raise PlanError('Tables with negative cells have no records. Publish with fit="shrunk" or "nonnegative".')
-        people = round(self.total) if n is None else whole("number of records", n, 0, MOST_RECORDS, error=PlanError)
+        people = round(self.total) if n is None else whole("number of records", n, 0, MAX_RECORDS, error=PlanError)
         codes = self.people if self.people is not None and len(self.people) == people else None
-        codes = self._drawn(people, progress, _steps(self.measurement, self.fit, resume)) if codes is None else codes
+        codes = (
+            self._generate_records(people, progress, _steps(self.measurement, self.fit, resume))
+            if codes is None
+            else codes
+        )
         schema = self.measurement.plan.schema
         held = {name for group in self.measurement.plan.workload.groups for name in group.attributes}
         columns = {name: codes[:, self._at[name]] if name in self._at else 0 for name in schema.names if name in held}
         return pd.DataFrame(columns, index=pd.RangeIndex(people))
 
-    def _drawn(self, people: int, progress: Progress | None, steps: Reached) -> Index:
-        """Return so many records near the tables."""
+    def _generate_records(self, people: int, progress: Progress | None, steps: Reached) -> Index:
+        """Generate synthetic records near the tables."""
         sets = [axes for axes in maximal(self.contrasts) if axes]
         cells = sum(self.contrasts[axes].size for axes in sets)
-        if (needed := 8 * (RECORD_COPIES * people * len(self.names) + WORKING * cells)) > MEMORY_LIMIT:
+        if (needed := 8 * (RECORD_COPIES * people * len(self.names) + TABLE_COPIES * cells)) > MEMORY_LIMIT:
             raise LimitExceeded(
                 f"{people:,} records would need about {needed / 1e9:,.1f} GB, over the limit of "
                 f"{MEMORY_LIMIT / 1e9:,.1f} GB. Ask for fewer with n."
             )
         share = people / self.total if self.total else 0.0
-        tables = {axes: share * self._of(axes) for axes in sets}
+        tables = {axes: share * self._raw_table(axes) for axes in sets}
         tell = told_share(progress)
         generator = np.random.default_rng(seed_of(self.measurement))
-        barred = {axes: barring for axes in sets if (barring := self.impossible(axes)) is not None}
-        own_steps = steps.within(f"records {people}")
-        records = nearest_people(tables, self._sizes, people, generator, tell, barred, own_steps)
+        impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
+        checkpoints = steps.within(f"records {people}")
+        records = nearest_people(tables, self._sizes, people, generator, tell, impossible, checkpoints)
         held = {self.names[a] for axes in self.contrasts for a in axes}
-        own = {name: records[:, self._at[name]] for name in self.names if name in held}
-        for name, codes in keeping_facts(own, self.measurement.plan.schema, generator).items():
+        columns = {name: records[:, self._at[name]] for name in self.names if name in held}
+        for name, codes in keeping_facts(columns, self.measurement.plan.schema, generator).items():
             records[:, self._at[name]] = codes
         return records
 
     def uncertainty(self, **options: Any) -> Any:
-        """Return errors, intervals and flags of the published numbers; see `engine.postprocess.uncertainty`."""
+        """Return errors, intervals and flags; see `engine.postprocess.uncertainty.uncertainty`."""
         from engine.postprocess.uncertainty import uncertainty
 
         return uncertainty(self, **options)
@@ -229,28 +250,32 @@ def publish(
     memory_limit: int = MEMORY_LIMIT,
     resume: Folder | None = None,
 ) -> Published:
-    """Return tables of numbers >= 0 that agree with each other, from a measurement alone.
+    """Post-process a measurement into consistent non-negative tables.
 
     Parameters
     ----------
-    fit : "shrunk" draws every table towards what smaller tables say, as far as noise may have moved it, and reads
-        smaller tables from larger ones; "nonnegative" changes the unbiased tables only as far as cells are negative;
-        "none" leaves them unbiased, so that cells may be negative, and only moves impossible cells to 0, where those of
-        all counted records are.
-    integer : whether all cells are whole: tables are then counts of the same records, see `Published.records`.
-    progress : called with the share done and words; False stops.
-    resume : a folder in which what is reached is kept, readable by its owner: the same call, after it was stopped or
-        killed, goes on from there, to the same numbers to the last digit.  The folder is the caller's to remove.
+    fit : "shrunk" shrinks every table towards the maximum-entropy table of its margins, as far as
+        the noise justifies, and pools larger tables into smaller ones; "nonnegative" projects the
+        unbiased tables on non-negative ones; "none" returns unbiased tables, which may have
+        negative cells, and only sets impossible cells to 0.
+    integer : whether to return integer tables, the counts of synthetic records; see
+        `Published.records`.
+    progress : called with the share of the work done and a message; False cancels.
+    memory_limit : in bytes.
+    resume : folder for checkpoints, readable by its owner only.  The same call continues from them
+        after it was cancelled or killed, with bit-identical results.  The caller removes the
+        folder.
 
-    Guarantee: a function of the measurement and the options alone, so that it costs no privacy.
+    Guarantee: a deterministic function of the measurement and the options, so that it costs no
+    privacy.
 
     Raises
     ------
-    PlanError : an option that is not allowed; whole tables of unbiased ones, which may be negative.
+    PlanError : an option is not allowed, ``integer=True`` is combined with ``fit="none"``, or the
+        folder of ``resume`` is not writable.
     NotApplicable : the plan has no residual spaces.
-    NotAnswerable : the number of records does not follow from what was measured.
-    LimitExceeded : more memory would be needed than ``memory_limit`` bytes.
-    PlanError : the folder of ``resume`` cannot be written to.
+    NotAnswerable : the number of records was not measured.
+    LimitExceeded : more than ``memory_limit`` bytes would be needed.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
@@ -259,52 +284,60 @@ def publish(
     >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
     >>> import pandas as pd
     >>> records = pd.DataFrame({"a": [0, 0, 1, 0], "b": [0, 1, 0, 0]})
-    >>> found = measure(plan(Workload(schema).add(("a", "b")), Budget(pcost=1.0)), records, rehearsal=True)
-    >>> tables = publish(found)
+    >>> small_plan = plan(Workload(schema).add(("a", "b")), Budget(pcost=1.0))
+    >>> tables = publish(measure(small_plan, records, rehearsal=True))
     >>> bool((tables.table(["a", "b"]) >= 0).all()), tables.table(["b"]).shape
     (True, (2,))
     """
     one_of("fit", fit, FITS, error=PlanError)
     if integer and fit == "none":
-        raise PlanError('Whole tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
-    progress, own = listener(progress), 0.5 if integer else 1.0  # one bar for all parts
-    tell = told_share(progress, 0.0, own)
+        raise PlanError('Integer tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
+    # fitting and records share one progress bar
+    progress, fit_share = listener(progress), 0.5 if integer else 1.0
+    tell = told_share(progress, 0.0, fit_share)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
     steps = _steps(measurement, fit, resume)
     done = steps.taken("contrasts")
-    with threads_for(1):  # many small products
+    # one thread: the matrix products are many and small
+    with threads_for(1):
         contrasts = of_axes(done) if done else _fitted(measurement, fit, tell, steps)
-    made = Published(measurement=measurement, fit=fit, names=published_sets(measurement.plan)[0], contrasts=contrasts)
+    published = Published(
+        measurement=measurement, fit=fit, names=published_sets(measurement.plan)[0], contrasts=contrasts
+    )
     if integer:
-        made = replace(made, people=made._drawn(round(made.total), told_share(progress, own, 1.0), steps))
+        published = replace(
+            published,
+            people=published._generate_records(round(published.total), told_share(progress, fit_share, 1.0), steps),
+        )
     told_share(progress)(1.0, "Published")
-    return made
+    return published
 
 
 def _fitted(
     measurement: Measurement, fit: str, tell: Callable[[float, str], None], steps: Reached
 ) -> dict[Axes, Array]:
-    """Return the contrasts of the fit, the last of its steps."""
-    found = evidence(measurement)
-    seen = borrowed_total(found) if fit == "shrunk" else (found.total, found.total_variance)
-    total = found.total if fit == "none" else shrunk_total(*seen)
+    """Return the contrasts of the fit and store them as the last checkpoint."""
+    estimates = evidence(measurement)
+    pooled_total = borrowed_total(estimates) if fit == "shrunk" else (estimates.total, estimates.total_variance)
+    total = estimates.total if fit == "none" else shrunk_total(*pooled_total)
     if total <= 0.0 and fit != "none":
-        contrasts = {axes: np.zeros(found.shape(axes)) for axes in found.sets}
+        contrasts = {axes: np.zeros(estimates.shape(axes)) for axes in estimates.sets}
     elif fit == "none":
-        contrasts = _as_measured(found, measurement, total)
-        if found.possible:
-            contrasts = emptied(contrasts, found.tables, found.sizes, found.possible, found.exact)
+        contrasts = _as_measured(estimates, measurement, total)
+        if estimates.possible:
+            contrasts = emptied(contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact)
     else:
-        begin = shrunk_contrasts(found, total, tell, steps) if fit == "shrunk" else None
-        contrasts = _as_measured(found, measurement, total) if begin is None else begin
-        enough, later = _tolerance(found, total), lambda s, w: tell(0.4 + 0.6 * s, w)
-        found = replace(found, seen={})  # which takes as much memory as the tables
-        if fit == "shrunk" and not (found.possible or found.exact):
-            contrasts = agreeing(found, contrasts, enough, later, steps)
+        shrunk = shrunk_contrasts(estimates, total, tell, steps) if fit == "shrunk" else None
+        contrasts = _as_measured(estimates, measurement, total) if shrunk is None else shrunk
+        tolerance, later = _tolerance(estimates, total), lambda s, w: tell(0.4 + 0.6 * s, w)
+        # free the residuals, which need as much memory as the tables
+        estimates = replace(estimates, seen={})
+        if fit == "shrunk" and not (estimates.possible or estimates.exact):
+            contrasts = agreeing(estimates, contrasts, tolerance, later, steps)
         else:
-            facts = found.possible, found.even, found.exact
-            contrasts = nonnegative(contrasts, found.tables, found.sizes, enough, later, *facts, steps=steps)
+            facts = estimates.possible, estimates.even, estimates.exact
+            contrasts = nonnegative(contrasts, estimates.tables, estimates.sizes, tolerance, later, *facts, steps=steps)
     steps.settle("contrasts", by_axes(contrasts))
     return contrasts
 
@@ -314,43 +347,49 @@ def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Reached
 
 
 def told_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
-    """Return what tells the share done of a part of the work, and stops it when it is told to."""
-
+    """Return a callback that reports progress of one part of the work and raises when cancelled."""
     tell = told(progress, "Publishing was cancelled; nothing was changed.")
     return lambda share, words: tell(low + share * (high - low), words)
 
 
 def seed_of(measurement: Measurement) -> list[int]:
-    """Return numbers that follow from the released ones, so that what is drawn with them does, too."""
-    made, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
-    # the released integers are the same on every machine; what is estimated from them only to its last digits
-    whole_plan = all(space in integers for space in measurement.plan.blocks)
-    for space, values in sorted((integers if whole_plan else measurement.estimates).items()):
-        made.update(repr(space).encode())
-        made.update(np.ascontiguousarray(values).tobytes())
-    return [int(word) for word in np.frombuffer(made.digest(), "<u4")]
+    """Return the seed of all draws, a hash of the released numbers.
+
+    Draws are thus a function of released numbers, so that they are post-processing.
+    """
+    digest, integers = hashlib.sha256(measurement.plan.hash.encode()), measurement.answers_on_grid
+    # prefer the released integers: estimates differ in their last digits between machines
+    all_integers = all(space in integers for space in measurement.plan.blocks)
+    for space, values in sorted((integers if all_integers else measurement.estimates).items()):
+        digest.update(repr(space).encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return [int(word) for word in np.frombuffer(digest.digest(), "<u4")]
 
 
-def _tolerance(found: Evidence, total: float) -> float:
-    """Return what share of even tables may be mixed in: little beside the noise of a table, whatever the budget."""
-    noise = [found.cells(a) * np.sqrt(found.seen[a].variance) / total for a in found.tables if a in found.seen]
-    return min(COARSEST, FINE * float(np.mean(noise))) if noise else COARSEST
+def _tolerance(estimates: Evidence, total: float) -> float:
+    """Return the share of even tables that may be mixed in: small relative to the noise."""
+    noise = [
+        estimates.cells(a) * np.sqrt(estimates.seen[a].variance) / total
+        for a in estimates.tables
+        if a in estimates.seen
+    ]
+    return min(MAX_EVEN_SHARE, EVEN_SHARE_PER_NOISE * float(np.mean(noise))) if noise else MAX_EVEN_SHARE
 
 
-def _as_measured(found: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
-    said = measurement.plan.answers_from(measurement.estimates)
-    assert isinstance(said, SpaceAnswers)  # what `evidence` has seen to
-    out = {axes: contrast(said.known_table([found.names[a] for a in axes])) for axes in found.sets}
+def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
+    answers = measurement.plan.answers_from(measurement.estimates)
+    assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
+    out = {axes: contrast(answers.known_table([estimates.names[a] for a in axes])) for axes in estimates.sets}
     return out | {(): np.array(total)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class PublishForecast:
-    """What publishing from a plan's measurement will take.
+    """Predicted size and memory of publishing.
 
     Attributes
     ----------
-    cells : of all tables that are published, and of those below them.
+    cells : number of cells of all published tables and their margins.
     bytes_needed : main memory, in bytes, without the draws of `Published.uncertainty`.
     """
 
@@ -359,12 +398,12 @@ class PublishForecast:
 
     @property
     def text(self) -> str:
-        """The same in words."""
+        """One-line summary."""
         return f"{self.cells:,} cells in all tables, about {self.bytes_needed / 1e6:,.1f} MB of memory."
 
 
 def publish_forecast(plan: Plan) -> PublishForecast:
-    """Return what publishing will take, before there is a measurement.
+    """Predict size and memory of publishing from a plan, before it is measured.
 
     Raises
     ------
@@ -379,17 +418,17 @@ def publish_forecast(plan: Plan) -> PublishForecast:
     12
     """
     names, tables = published_sets(plan)
-    if sum(2 ** len(axes) for axes in tables) > MOST_SETS:
+    if sum(2 ** len(axes) for axes in tables) > MAX_SETS:
         raise LimitExceeded(
-            f"The groups of the workload have more than {MOST_SETS:,} subsets of attributes, each with a table of its "
-            "own. Publish from a workload of fewer attributes a group."
+            f"The groups of the workload have more than {MAX_SETS:,} subsets of attributes, each with one table. "
+            "Publish from a workload with fewer attributes per group."
         )
     cells = [plan.schema.cells([names[a] for a in axes]) for axes in all_sets(tables)]
-    return PublishForecast(cells=sum(cells), bytes_needed=8 * (COPIES * sum(cells) + WORKING * max(cells)))
+    return PublishForecast(cells=sum(cells), bytes_needed=8 * (CELL_COPIES * sum(cells) + TABLE_COPIES * max(cells)))
 
 
 def _check_memory(measurement: Measurement, limit: int) -> None:
-    """Raise LimitExceeded when publishing would need more than so many bytes."""
+    """Raise LimitExceeded if publishing needs more than ``limit`` bytes."""
     needed = publish_forecast(measurement.plan)
     if needed.bytes_needed > limit:
         raise LimitExceeded(

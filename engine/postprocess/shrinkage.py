@@ -1,28 +1,34 @@
 """Shrinkage of tables towards maximum-entropy references.
 
-Entropic fit: a table near its noisy cells and near a reference, with the tables below it as margins.
+Tables are fitted from the smallest set of attributes up, each near its noisy cells and near a
+reference, with the fitted tables on fewer attributes as margins:
 
-    min  |T - That|^2 / 2 v + KL(T | m) / tau     subject to the sums of T being the tables on fewer attributes
+    min  |T - That|^2 / 2 v + KL(T | m) / tau     subject to the margins of T,
 
-has T + s log(T / m) = That - u with s = v / tau and multipliers u of the margins, so that with the omega function of
-Wright T = s omega((That - u) / s + log(m / s)), always positive.  The reference m is the table of largest entropy that
-has the margins: the product of shares for pairs, by iterative proportional fitting beyond.
+where That are the noisy cells, v is their variance and tau m the dispersion about the reference m.
+The stationarity condition T + s log(T / m) = That - u, with s = v / tau and multipliers u of the
+margins, has the solution
 
-How loose the reference holds is chosen by Stein's unbiased estimate of the risk: with a few large cells far from it, a
-table follows its noisy cells.
+    T = s omega((That - u) / s + log(m / s)),
 
-Where some directions are known better than others (`metric`), |That - T|^2 / v is the squared distance in standard
-errors, and steps along its slope take the place of That.  The reference then holds so loosely that what was measured is
-missed by no more than linear shrinking would.
+which is always positive; omega is the omega function of Wright.  The reference m is the table of
+largest entropy that has the margins: for pairs the product of shares, for larger sets the limit of
+iterative proportional fitting.
+
+tau is chosen by Stein's unbiased risk estimate, so that a table with a few large deviations from
+the reference follows its noisy cells.
+
+If the noise of a table has a precision matrix (`noise_precision`), |That - T|^2 / v is replaced by
+the squared distance in standard errors, and the problem is solved by accelerated proximal gradient
+steps.  There, tau is increased until the distance to the measured cells is at most that of linear
+shrinkage.
+
+Consistency.  Fitted tables have no negative cells, but for some sets no non-negative table has all
+the margins. Proportional fitting reaches the margins of most tables.  Only the remaining ones are
+projected jointly with all smaller tables (`nonnegative_projection`); all others are then scaled to
+the projected margins.  A table for which scaling fails is added to the joint projection.
 
 Source of the omega function: Lawrence, Corless and Jeffrey, ACM TOMS algorithm 917.
-
-Shrinking: tables from the smallest up, each near a reference that the smaller ones make.
-
-Fitted tables have no negative cells, but there may be none with all the margins that smaller tables give them.  Most
-have: of hundreds of triples all but a few are brought there by proportional fitting.  So only those few, with all
-smaller tables, are projected together (`joint`), and all others are scaled to what the smaller tables then are; where
-that fails, a table joins the few.
 """
 
 from __future__ import annotations
@@ -48,26 +54,34 @@ from engine.progress import Listener
 from engine.residuals import Axes
 
 ENTROPY_SWEEPS = 30
-STEPS, SETTLED = 200, 1e-4  # of a fit in a metric, and the squared standard errors its last step may move a direction
-MISSED = 1e-4  # share of the records by which a margin may be missed: the joint projection mends the rest
-LOOSER = (1.4, 4.0, 12.0)  # dispersions tried, against the estimate: few large cells dominate it
+MAX_STEPS = 200
+STEP_TOLERANCE = 1e-4  # squared length of the last step per direction, in squared standard errors
+# error of margins as a share of the records; the joint projection removes it
+MARGIN_TOLERANCE = 1e-4
+# candidates for tau as multiples of its estimate, which few large cells dominate
+TAU_FACTORS = (1.4, 4.0, 12.0)
 UNDERFLOW = 1e-250
-LOOSEST = (1.0, 4.0, 16.0, 64.0)  # the same in a metric, until what was measured is missed by no more than its noise
-SIGNAL = {2: 1.0}  # standard errors of the noise from which a table is believed to differ from its reference
-SIGNAL_BEYOND = 2.0
+TAU_FACTORS_METRIC = (1.0, 4.0, 16.0, 64.0)  # the same for tables with a precision matrix
+# by number of attributes: significance threshold of the deviation, in standard errors
+MIN_SIGNAL_SE = {2: 1.0}
+MIN_SIGNAL_SE_DEFAULT = 2.0
 
-Possible = npt.NDArray[np.bool_] | None  # all cells, or those that are true; shape (n_1, ..., n_k)
+# mask of the possible cells, shape (n_1, ..., n_k); None if all cells are possible
+Possible = npt.NDArray[np.bool_] | None
 
 
 def reference(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None) -> Array:
-    """Return the table of largest entropy with the given margins, one for every face of ``axes``.
+    """Return the maximum-entropy table with margins on every face of ``axes``.
 
-    Shapes (n_1, ..., n_k), and without one axis for every face.  What is not ``possible`` is 0.
+    Parameters
+    ----------
+    margins : tables by faces of ``axes``, and the table on all but the last two of ``axes``.
+    possible : mask of the possible cells, shape (n_1, ..., n_k); impossible cells are 0.
 
     >>> reference((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
     [[0.5, 0.5], [1.5, 1.5]]
     """
-    # the last two attributes independent given the others: it has two of the margins already
+    # start with the last two attributes conditionally independent: two margins are already exact
     first, second, rest = axes[:-1], (*axes[:-2], axes[-1]), axes[:-2]
     product = along_axes(margins[first], first, axes) * along_axes(margins[second], second, axes)
     table = _ratio(product, along_axes(np.asarray(margins[rest], dtype=float), rest, axes))
@@ -76,21 +90,26 @@ def reference(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = No
     elif len(axes) == 2:
         return table
     total = float(margins[first].sum())
-    return scaled(table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MISSED * total)
+    return scaled(table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MARGIN_TOLERANCE * total)
 
 
 def scaled(
     table: Array, axes: Axes, margins: Mapping[Axes, Array], near: Callable[[Array], bool], sweeps: int = ENTROPY_SWEEPS
 ) -> Array:
-    """Return a table scaled in place, face by face, until what all its margins miss is near enough.
+    """Scale a table to margins by iterative proportional fitting, in place; return it.
 
-    Shapes (n_1, ..., n_k), and without one axis for every face; ``near`` is asked of gaps of the latter.
-    Proportional fitting: of all tables >= 0 with the margins, the one with the least information about the given one.
+    Parameters
+    ----------
+    table : start, shape (n_1, ..., n_k).
+    margins : tables by faces of ``axes``.
+    near : stopping rule; whether the differences of one margin are small enough.
+
+    The limit is the table with these margins of least Kullback-Leibler divergence from the start.
     """
     for _ in range(sweeps):
         done = True
         for face in faces(axes):
-            sums = table.sum(axis=_left_out(axes, face))
+            sums = table.sum(axis=_other_axes(axes, face))
             done &= near(sums - margins[face])
             table *= along_axes(_ratio(margins[face], sums), face, axes)
         if done:
@@ -101,112 +120,117 @@ def scaled(
 def fitted(
     axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: float, possible: Possible = None
 ) -> Array:
-    """Return the table of a set of attributes: the reference, moved as far as what was seen differs from it.
+    """Return the table on a set of attributes, shrunk towards its maximum-entropy reference.
 
-    Where the difference is no larger than noise makes it, or nothing was seen, the reference stays as it is.
-    Shape (n_1, ..., n_k); margins without one of the axes.
+    If the difference from the reference is not significant, or the set was not measured, this is
+    the reference itself.  Shape (n_1, ..., n_k); margins without one of the axes.
     """
     table = reference(axes, margins, possible)
     if seen is None or seen.rank == 0:
         return table
     gap = seen.cells - seen.lens.of(table)
-    beyond, errors = seen.surplus(gap)
-    if errors < SIGNAL.get(len(axes), SIGNAL_BEYOND):
+    excess, errors = seen.surplus(gap)
+    if errors < MIN_SIGNAL_SE.get(len(axes), MIN_SIGNAL_SE_DEFAULT):
         return table
     if seen.metric is not None:
-        made, tau = table, beyond / float(np.sum(seen.metric.of_cells * table))
-        expected = seen.rank**2 / (seen.rank + beyond)  # as linear shrinking to where it began would leave
-        for looser in LOOSEST:
-            made = _moved_along(table, made, seen, seen.metric, looser * tau, axes, margins)
-            if seen.metric.squared(seen.lens.of(made) - seen.cells) <= expected:
+        fit, tau = table, excess / float(np.sum(seen.metric.of_cells * table))
+        # squared distance that linear shrinkage towards the reference would have
+        expected = seen.rank**2 / (seen.rank + excess)
+        for factor in TAU_FACTORS_METRIC:
+            fit = _metric_fit(table, fit, seen, seen.metric, factor * tau, axes, margins)
+            if seen.metric.squared(seen.lens.of(fit) - seen.cells) <= expected:
                 break
-        return made
-    beyond *= seen.variance
+        return fit
+    excess *= seen.variance
     best, least = table, math.inf
-    for looser in LOOSER:
-        s = seen.variance * total / (looser * beyond)
-        made = _moved(table, table + gap, s, axes, margins)
-        risk = _risk(made, table, gap, s, seen, beyond / total)
+    for factor in TAU_FACTORS:
+        s = seen.variance * total / (factor * excess)
+        fit = _entropic_fit(table, table + gap, s, axes, margins)
+        risk = _risk(fit, table, gap, s, seen, excess / total)
         if risk < least:
-            best, least = made, risk
+            best, least = fit, risk
     return best
 
 
-def _moved_along(
+def _metric_fit(
     table: Array, start: Array, seen: Seen, metric: Metric, tau: float, axes: Axes, margins: Mapping[Axes, Array]
 ) -> Array:
-    """Return the minimum of the fit in a metric: steps along its slope, each of which is a fit of its own."""
+    """Return the fit with a precision matrix, by accelerated proximal gradient steps."""
     step = 1.0 / metric.steepest
-    kept = point = start
-    age = 1.0
-    for _ in range(STEPS):
+    current = point = start
+    momentum = 1.0
+    for _ in range(MAX_STEPS):
         slope = metric.of(seen.lens.of(point) - seen.cells)
-        made = _moved(table, point - step * slope, step / tau, axes, margins, MISSED)
-        moved = made - kept
-        older = 1.0 if float(np.sum((point - made) * moved)) > 0.0 else age  # it went too far: it starts anew
-        age = (1.0 + math.sqrt(1.0 + 4.0 * older * older)) / 2.0
-        point, kept = made + (older - 1.0) / age * moved, made
-        if metric.squared(moved) <= SETTLED * seen.rank:
+        proposal = _entropic_fit(table, point - step * slope, step / tau, axes, margins, MARGIN_TOLERANCE)
+        moved = proposal - current
+        # restart the momentum where it opposes the gradient
+        previous = 1.0 if float(np.sum((point - proposal) * moved)) > 0.0 else momentum
+        momentum = (1.0 + math.sqrt(1.0 + 4.0 * previous * previous)) / 2.0
+        point, current = proposal + (previous - 1.0) / momentum * moved, proposal
+        if metric.squared(moved) <= STEP_TOLERANCE * seen.rank:
             break
-    return kept
+    return current
 
 
-def _risk(made: Array, table: Array, gap: Array, s: float, seen: Seen, tau: float) -> float:
-    """Return Stein's estimate of the squared error, cells weighed by what is expected of them, but for a constant."""
+def _risk(fit: Array, table: Array, gap: Array, s: float, seen: Seen, tau: float) -> float:
+    """Return Stein's unbiased estimate of the weighted squared error, up to a constant."""
     weights = 1.0 / (seen.variance + tau * table)
-    slope = made / (made + s)
-    moved = seen.lens.of(made - table) - gap
+    slope = fit / (fit + s)
+    moved = seen.lens.of(fit - table) - gap
     return float(np.sum(weights * (moved**2 + 2.0 * seen.variance * slope * seen.rank / table.size)))
 
 
-def _moved(
-    table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Axes, Array], precise: float | None = None
+def _entropic_fit(
+    table: Array, noisy: Array, s: float, axes: Axes, margins: Mapping[Axes, Array], tolerance: float | None = None
 ) -> Array:
-    """Return s omega((noisy - u) / s + log(table / s)) with the multipliers u that give the margins."""
+    """Return s omega((noisy - u) / s + log(table / s)), with multipliers u of the margins."""
     with np.errstate(divide="ignore"):
         argument = noisy / s + np.log(table / s)
     total = float(table.sum())
-    precise = precise or (MISSED if len(axes) > 2 else 1e-13)
+    tolerance = tolerance or (MARGIN_TOLERANCE if len(axes) > 2 else 1e-13)
     for sweep in range(ENTROPY_SWEEPS if len(axes) > 2 else 10 * ENTROPY_SWEEPS):
-        missed = 0.0
+        margin_error = 0.0
         for face in faces(axes):
-            out, wanted = _left_out(axes, face), margins[face]
-            omega = scipy.special.wrightomega(argument)
-            sums, slopes = s * omega.sum(axis=out), (omega / (1.0 + omega)).sum(axis=out)
-            missed = max(missed, float(np.abs(sums - wanted).sum()))
-            # Newton's step for the logarithm of the sum, nearly concave in u: it comes back from wherever it jumps
-            live = (wanted > 0.0) & (slopes > UNDERFLOW)
+            summed_axes, margin = _other_axes(axes, face), margins[face]
+            values = scipy.special.wrightomega(argument)
+            sums, slopes = s * values.sum(axis=summed_axes), (values / (1.0 + values)).sum(axis=summed_axes)
+            margin_error = max(margin_error, float(np.abs(sums - margin).sum()))
+            # Newton step for the logarithm of the sum, which is nearly concave in u
+            regular = (margin > 0.0) & (slopes > UNDERFLOW)
             steps = np.zeros_like(sums)
-            steps[live] = sums[live] * (np.log(sums[live]) - np.log(wanted[live])) / slopes[live]
-            if (lost := (wanted > 0.0) & ~live).any():  # all cells far below 0: the largest is brought to the margin
-                top = argument.max(axis=out)
-                lost &= np.isfinite(top)
-                steps[lost] = s * (top[lost] - np.log(wanted[lost] / s))
+            steps[regular] = sums[regular] * (np.log(sums[regular]) - np.log(margin[regular])) / slopes[regular]
+            # all cells underflow: shift the largest one to the margin
+            if (underflowed := (margin > 0.0) & ~regular).any():
+                top = argument.max(axis=summed_axes)
+                underflowed &= np.isfinite(top)
+                steps[underflowed] = s * (top[underflowed] - np.log(margin[underflowed] / s))
             argument -= along_axes(steps, face, axes) / s
-        if sweep and missed <= precise * total:
+        if sweep and margin_error <= tolerance * total:
             break
     return np.asarray(s * scipy.special.wrightomega(argument))
 
 
-def _left_out(axes: Axes, face: Axes) -> tuple[int, ...]:
+def _other_axes(axes: Axes, face: Axes) -> tuple[int, ...]:
     return tuple(i for i, a in enumerate(axes) if a not in face)
 
 
 def _ratio(above: Array, under: Array) -> Array:
-    """Return a quotient that is 0 where nothing is divided by nothing."""
+    """Return the quotient, 0 where the denominator is not positive."""
     shape = np.broadcast_shapes(above.shape, under.shape)
     return np.divide(above, under, out=np.zeros(shape), where=np.broadcast_to(under > 0.0, shape))
 
 
-SOONER = 0.2  # of what may be mixed in: how near margins are met, so that little is left to mend
-SCALING_SWEEPS, JOINING = 100, 6  # of scaling, and rounds after which all are projected together
+# tolerance of margins as a share of the tolerance for negative cells
+MARGIN_TOLERANCE_SHARE = 0.2
+SCALING_SWEEPS = 100
+MAX_SCALING_ROUNDS = 6  # after these, all tables are projected jointly
 
 
 def shrunk_total(total: float, variance: float) -> float:
-    """Return a noisy number of records, drawn towards 0 as far as its noise may have made it.
+    """Return the noisy number of records, shrunk towards 0 by the positive-part James-Stein rule.
 
-    The positive part of James and Stein: it matters where the number is of the size of its own noise, and moves one of
-    50 standard errors by a fiftieth of a standard error.
+    The shrinkage matters only for totals of the size of their noise: a total of 50 standard errors
+    changes by a fiftieth of a standard error.
 
     >>> shrunk_total(10.0, 4.0), shrunk_total(-3.0, 4.0)
     (9.6, 0.0)
@@ -215,14 +239,14 @@ def shrunk_total(total: float, variance: float) -> float:
 
 
 def shrunk_contrasts(found: Evidence, total: float, tell: Listener, steps: Reached = NONE) -> dict[Axes, Array]:
-    """Return contrasts of tables that are shrunk towards references, one set of attributes after the other.
+    """Return contrasts of tables that are shrunk towards their references, smallest sets first.
 
-    ``total`` is the number of records, above 0.  Tables with the same margins agree but for what the fits left.
-    Contrasts have the shapes of their tables.
+    ``total`` is the number of records, above 0.  Overlapping tables agree up to the tolerance of
+    the fits; `agreeing` removes the rest.  Contrasts have the shapes of their tables.
     """
     by_order = {k: [axes for axes in found.sets if len(axes) == k] for k in range(len(found.sets[-1]) + 1)}
     done = steps.taken("low")
-    tables = of_axes(done) if done else _taught(found, total, by_order, tell)
+    tables = of_axes(done) if done else _low_order_tables(found, total, by_order, tell)
     steps.take("low", by_axes(tables))
     out = {axes: contrast(table) for axes, table in tables.items()}
     upper = [axes for axes in found.sets if len(axes) > 2]
@@ -244,63 +268,68 @@ def shrunk_contrasts(found: Evidence, total: float, tell: Listener, steps: Reach
     return out
 
 
-def _taught(found: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener) -> dict[Axes, Array]:
-    """Return the tables of at most two attributes, with what triples teach them."""
-    own = {a: (found.seen[a].cells, found.seen[a].variance) for a in by_order.get(2, []) if _plain(found, a)}
+def _low_order_tables(
+    estimates: Evidence, total: float, by_order: dict[int, list[Axes]], tell: Listener
+) -> dict[Axes, Array]:
+    """Return the tables on at most two attributes, pooled with triples."""
+    direct = {
+        a: (estimates.seen[a].cells, estimates.seen[a].variance) for a in by_order.get(2, []) if _is_plain(estimates, a)
+    }
     tables: dict[Axes, Array] = {(): np.array(total)}
-    tables |= _low(found, total, tables, by_order, own)
-    triples = [axes for axes in by_order.get(3, []) if _plain(found, axes)]
+    tables |= _one_and_two_way(estimates, total, tables, by_order, direct)
+    triples = [axes for axes in by_order.get(3, []) if _is_plain(estimates, axes)]
     if triples:
-        known = own
+        pooled = direct
         for _ in range(TRIPLE_ROUNDS):
             singles = {a: tables[a] for a in by_order[1]}
             pairs = {a: tables[a] for a in by_order[2]}
-            known = better_pairs(found, total, singles, pairs, triples)
-            tables |= _pairs(found, total, tables, by_order[2], known)
+            pooled = better_pairs(estimates, total, singles, pairs, triples)
+            tables |= _two_way(estimates, total, tables, by_order[2], pooled)
             tell(0.1, "Reading pairs from triples")
-        tables |= _low(found, total, tables, by_order, known)
+        tables |= _one_and_two_way(estimates, total, tables, by_order, pooled)
     return tables
 
 
 def agreeing(
     found: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener, steps: Reached = NONE
 ) -> dict[Axes, Array]:
-    """Return contrasts near those of fitted tables, of the same shapes, whose tables have no negative cells.
+    """Make fitted tables consistent and non-negative; return the contrasts, changed in place.
 
-    Contrasts are changed in place.  ``enough`` is the share of even tables that may be mixed in; facts are none.
+    ``enough`` is the share of even tables that may be mixed in.  For schemas without facts only.
 
-    Guarantee: every table is at least 0, but for the rounding of sums.
+    Guarantee: every table is at least 0, up to the rounding of sums.
     """
-    total, least = float(contrasts[()]), SOONER * enough
-    few = [axes for axes in found.tables if len(axes) <= 2]
-    others = [axes for axes in found.tables if len(axes) > 2]
-    faced = {face for axes in others for face in faces(axes)}
+    total, margin_tolerance = float(contrasts[()]), MARGIN_TOLERANCE_SHARE * enough
+    joint_sets = [axes for axes in found.tables if len(axes) <= 2]
+    scaled_sets = [axes for axes in found.tables if len(axes) > 2]
+    faced = {face for axes in scaled_sets for face in faces(axes)}
     for number in itertools.count():
-        low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)  # how many rounds there will be is not known
-        held = maximal([*few, *faced])
-        before = {axes: contrasts[axes] for axes in all_sets(tuple(held))}
-        own, held_to = {axes: c.copy() for axes, c in before.items()}, least if others else enough
-        part, reach = _part(tell, low, share), steps.within(f"agree {number}")
-        contrasts |= nonnegative(own, held, found.sizes, held_to, part, steps=reach)
+        # the number of rounds is unknown: each round is shown as half of the remaining progress
+        low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
+        projected_sets = maximal([*joint_sets, *faced])
+        before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
+        copies, tolerance = {axes: c.copy() for axes, c in before.items()}, margin_tolerance if scaled_sets else enough
+        part_tell, checkpoints = _part(tell, low, share), steps.within(f"agree {number}")
+        contrasts |= nonnegative(copies, projected_sets, found.sizes, tolerance, part_tell, steps=checkpoints)
         failed = []
-        for axes in others:
+        for axes in scaled_sets:
             tell(low + share, AGREEING)
             table = np.maximum(assembled({**before, axes: contrasts[axes]}, axes), 0.0)
             margins = {face: assembled(contrasts, face) for face in faces(axes)}
-            done = reach.taken(name := "on " + ",".join(map(str, axes)))
+            done = checkpoints.taken(name := "on " + ",".join(map(str, axes)))
             if done:
                 contrasts[axes] = done["contrast"]
             else:
                 contrasts[axes] = contrast(
-                    scaled(table, axes, margins, partial(_near, allowed=least * total), SCALING_SWEEPS)
+                    scaled(table, axes, margins, partial(_within, allowed=margin_tolerance * total), SCALING_SWEEPS)
                 )
-                reach.take(name, {"contrast": contrasts[axes]})
+                checkpoints.take(name, {"contrast": contrasts[axes]})
             if -float(assembled(contrasts, axes).min()) * table.size > enough * total:
                 failed.append(axes)
         if not failed:
             break
-        few += failed if number < JOINING else others
-        others = [axes for axes in others if axes not in few]
+        joint_sets += failed if number < MAX_SCALING_ROUNDS else scaled_sets
+        scaled_sets = [axes for axes in scaled_sets if axes not in joint_sets]
     return lifted(contrasts, found.tables, {}, {}, ())
 
 
@@ -308,31 +337,36 @@ def _part(tell: Listener, low: float, share: float) -> Listener:
     return lambda done, words: tell(low + share * done, words)
 
 
-def _near(gap: Array, allowed: float) -> bool:
+def _within(gap: Array, allowed: float) -> bool:
     return float(np.abs(gap).max(initial=0.0)) * gap.size <= allowed
 
 
-def _plain(found: Evidence, axes: Axes) -> bool:
-    return axes in found.seen and found.seen[axes].lens.plain and found.seen[axes].metric is None
+def _is_plain(estimates: Evidence, axes: Axes) -> bool:
+    return axes in estimates.seen and estimates.seen[axes].lens.plain and estimates.seen[axes].metric is None
 
 
-def _low(
-    found: Evidence, total: float, tables: dict[Axes, Array], by_order: dict[int, list[Axes]], known: dict[Axes, Known]
+def _one_and_two_way(
+    estimates: Evidence,
+    total: float,
+    tables: dict[Axes, Array],
+    by_order: dict[int, list[Axes]],
+    residuals: dict[Axes, Known],
 ) -> dict[Axes, Array]:
-    """Return the tables of one and of two attributes."""
-    singles = single_tables(found, total, known)
-    return singles | _pairs(found, total, tables | singles, by_order.get(2, []), known)
+    """Return the one-way and two-way tables."""
+    singles = single_tables(estimates, total, residuals)
+    return singles | _two_way(estimates, total, tables | singles, by_order.get(2, []), residuals)
 
 
-def _pairs(
-    found: Evidence, total: float, tables: dict[Axes, Array], pairs: list[Axes], known: dict[Axes, Known]
+def _two_way(
+    estimates: Evidence, total: float, tables: dict[Axes, Array], pairs: list[Axes], residuals: dict[Axes, Known]
 ) -> dict[Axes, Array]:
     out = {}
     for axes in pairs:
-        seen = found.seen.get(axes)
-        if seen is not None and axes in known:
-            seen = replace(seen, cells=known[axes][0], variance=known[axes][1])  # with what triples taught
+        seen = estimates.seen.get(axes)
+        if seen is not None and axes in residuals:
+            # residuals pooled with triples
+            seen = replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
         margins = {face: tables[face] for face in (*faces(axes), ())}
-        table = found.exact.get(axes)
-        out[axes] = fitted(axes, seen, margins, total, found.possible.get(axes)) if table is None else table
+        table = estimates.exact.get(axes)
+        out[axes] = fitted(axes, seen, margins, total, estimates.possible.get(axes)) if table is None else table
     return out

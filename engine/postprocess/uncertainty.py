@@ -1,27 +1,29 @@
 """Uncertainty of published tables by parametric bootstrap, and quality flags.
 
-Uncertainty of published tables: an empirical Bayes bootstrap from released numbers alone.
+Published tables are biased towards their references.  Adding noise to them does not show this bias,
+because published tables already are close to their references.  An empirical Bayes bootstrap shows
+it: each draw first generates possible true tables, then simulates the measurement of the plan on
+them and publishes the result.  The errors of these tables estimate the errors of the published
+ones.
 
-Published tables are biased towards their references, and no draw of noise about them alone would show it: they are
-their own references already.  So each draw first makes tables that might be the true ones: the residual of a table
-beyond its reference m has the dispersion tau m, of which noise of variance v has hidden
+Possible truths.  The residual of a table about its reference m has the dispersion tau m.  Noise of
+variance v leaves it with the posterior variance
 
-    v tau m / (v + tau m)        a cell,
+    v tau m / (v + tau m)        per cell,
 
-and a cell is drawn from a gamma law with the published number as its mean and this variance.  Then the plan is
-rehearsed on them and published anew.  What the new tables miss is what the published ones may be expected to miss.
+so a cell is drawn from a gamma distribution with the published count as mean and this variance.
 
-One table hardly tells its own tau where noise is large, but all tables of as many attributes together tell how strongly
-attributes hang together here: of the most that a table could differ from its reference, |t - m|^2 <= least of its
-margins' squares - |m|^2, each has a share, and the law of these shares is the one that makes what was measured most
-likely.  Every draw gives every table a share from that law, seen what was measured of it.
+Prior of tau.  If noise is large, one table contains little information about its tau; all tables of
+the same number of attributes together contain more.  Let s be the ratio of |t - m|^2 to its upper
+bound, min over margins of |margin|^2 - |m|^2.  The distribution of s over tables is estimated by
+nonparametric maximum likelihood, and every draw samples s of every table from its posterior.
 
-Sources: Laird and Louis (1987), Empirical Bayes confidence intervals based on bootstrap samples; Kiefer and Wolfowitz
-(1956) for the law of the shares, here after few steps of expectation and maximization, so that it stays smooth.
+Quality flags classify published numbers by relative error, size and share of signal; they use
+released numbers only.
 
-Quality: which published numbers are good enough to be read one by one, told from released numbers alone.
-
-How far published numbers may be from the true ones, with flags for those that should not be read alone.
+Sources: Laird and Louis (1987), Empirical Bayes confidence intervals based on bootstrap samples;
+Kiefer and Wolfowitz (1956) for the nonparametric prior, here after few steps of expectation and
+maximization, so that it remains smooth.
 """
 
 from __future__ import annotations
@@ -59,20 +61,20 @@ if TYPE_CHECKING:
 
 
 SHARES = np.geomspace(1e-7, 1.0, 43)
-EMPTY = 1e-9  # share of the largest cell below which one is 0
-STEPS = 30
+ZERO_CELL_SHARE = 1e-9  # share of the largest cell below which a cell counts as 0
+EM_STEPS = 30
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Hidden:
-    """What is not known of how far one table lies from its reference.
+    """Posterior distribution of the distance of one table from its reference.
 
     Attributes
     ----------
-    middle : the reference, in counts; shape (n_1, ..., n_k).
-    variance : of the noise, in counts^2.
-    most : |t - m|^2 of the table that is farthest from it, in counts^2.
-    odds : of ``SHARES`` of it, seen what was measured; shape (shares,).
+    middle : the reference m, in counts; shape (n_1, ..., n_k).
+    variance : variance of the noise, in counts^2.
+    most : upper bound of |t - m|^2, in counts^2.
+    odds : posterior probabilities of ``SHARES`` of the bound; shape (shares,).
     """
 
     middle: Array = field(repr=False)
@@ -81,62 +83,66 @@ class Hidden:
     odds: Array = field(repr=False)
 
     def drawn(self, generator: np.random.Generator) -> Array:
-        """Return the variance of cells that noise has hidden, for one share out of many. Shape (n_1, ..., n_k)."""
+        """Draw a share; return the posterior variance of the cells, shape (n_1, ..., n_k)."""
         share = float(generator.choice(SHARES, p=self.odds))
         prior = share * self.most / float(self.middle.sum()) * self.middle
         return np.asarray(self.variance * prior / (self.variance + prior))
 
 
 def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Hidden]:
-    """Return what noise has hidden of every measured set of several attributes; shapes (n_1, ..., n_k) of tables."""
-    made: dict[Axes, tuple[Array, float, float]] = {}
-    for axes, middle, beyond, margins in _beyond_references(found, contrasts):
+    """Return the posterior of every measured table of at least two attributes."""
+    bounds: dict[Axes, tuple[Array, float, float]] = {}
+    for axes, middle, excess, margins in _excess_dispersions(found, contrasts):
         most = min(float(np.sum(m**2)) for m in margins) - float(np.sum(middle**2))
         if most > 0.0:
-            made[axes] = middle, beyond, most
+            bounds[axes] = middle, excess, most
     out = {}
-    for order in {len(axes) for axes in made}:
-        own = [axes for axes in made if len(axes) == order]
-        squares = np.array([made[axes][2] for axes in own])[:, None] * SHARES
-        variances = np.array([found.seen[axes].variance for axes in own])[:, None]
-        ranks = np.array([found.seen[axes].rank for axes in own])[:, None]
+    for order in {len(axes) for axes in bounds}:
+        members = [axes for axes in bounds if len(axes) == order]
+        squares = np.array([bounds[axes][2] for axes in members])[:, None] * SHARES
+        variances = np.array([found.seen[axes].variance for axes in members])[:, None]
+        ranks = np.array([found.seen[axes].rank for axes in members])[:, None]
         spread = 2.0 * ranks * variances**2 + 4.0 * variances * squares
-        told = -0.5 * ((np.array([made[axes][1] for axes in own])[:, None] - squares) ** 2 / spread + np.log(spread))
-        likely = np.exp(told - told.max(axis=1, keepdims=True))
-        law = even = np.full(len(SHARES), 1.0 / len(SHARES))
-        for _ in range(STEPS):
-            odds = law * likely
+        log_likelihood = -0.5 * (
+            (np.array([bounds[axes][1] for axes in members])[:, None] - squares) ** 2 / spread + np.log(spread)
+        )
+        likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
+        prior = uniform = np.full(len(SHARES), 1.0 / len(SHARES))
+        for _ in range(EM_STEPS):
+            odds = prior * likelihood
             odds /= odds.sum(axis=1, keepdims=True)
-            law = (odds.sum(axis=0) + even) / (len(own) + 1)  # as if of one more table nothing had been measured
-        for axes, row in zip(own, odds, strict=True):
-            middle, _, most = made[axes]
+            # one pseudo-table without information keeps the prior positive
+            prior = (odds.sum(axis=0) + uniform) / (len(members) + 1)
+        for axes, row in zip(members, odds, strict=True):
+            middle, _, most = bounds[axes]
             out[axes] = Hidden(middle=middle, variance=found.seen[axes].variance, most=most, odds=row)
     return out
 
 
-def _beyond_references(
-    found: Evidence, contrasts: Mapping[Axes, Array]
+def _excess_dispersions(
+    estimates: Evidence, contrasts: Mapping[Axes, Array]
 ) -> Iterator[tuple[Axes, Array, float, list[Array]]]:
-    """Yield every measured set of several attributes, its reference, its square beyond noise, and its margins."""
+    """Yield set, reference, excess dispersion in counts^2 and margins of every measured table."""
     tables: dict[Axes, Array] = {}
-    for axes in found.sets:
+    for axes in estimates.sets:
         tables[axes] = np.maximum(assembled(contrasts, axes), 0.0)
-        seen = found.seen.get(axes)
+        seen = estimates.seen.get(axes)
         if len(axes) < 2 or seen is None or seen.rank == 0:
             continue
-        middle = reference(axes, {f: tables[f] for f in (*faces(axes), axes[:-2])}, found.possible.get(axes))
-        beyond, _ = dispersion(seen.cells - seen.lens.of(middle), seen.variance, seen.rank)
-        yield axes, middle, beyond, [tables[f] for f in faces(axes)]
+        middle = reference(axes, {f: tables[f] for f in (*faces(axes), axes[:-2])}, estimates.possible.get(axes))
+        excess, _ = dispersion(seen.cells - seen.lens.of(middle), seen.variance, seen.rank)
+        yield axes, middle, excess, [tables[f] for f in faces(axes)]
 
 
 def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Array]:
-    """Return tau m / (v + tau m) of every cell, shape (n_1, ..., n_k), for every measured set of several attributes.
+    """Return tau m / (v + tau m) of the cells of every measured table of at least two attributes.
 
-    It is the share of a published residual that its own noisy answer made, the reference having made the rest.
+    This is the weight of the noisy answer in the published residual; the reference has the
+    remaining weight. Shapes (n_1, ..., n_k).
     """
     out = {}
-    for axes, middle, beyond, _ in _beyond_references(found, contrasts):
-        prior = max(0.0, beyond) / float(contrasts[()]) * middle
+    for axes, middle, excess, _ in _excess_dispersions(found, contrasts):
+        prior = max(0.0, excess) / float(contrasts[()]) * middle
         out[axes] = prior / (found.seen[axes].variance + prior)
     return out
 
@@ -144,14 +150,14 @@ def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Ax
 def possible_truth(
     contrasts: Mapping[Axes, Array], hidden: Mapping[Axes, Hidden], generator: np.random.Generator
 ) -> dict[Axes, Array]:
-    """Return contrasts of tables that might be the true ones; shapes (n_1, ..., n_k) of tables."""
+    """Draw contrasts of possible true tables; shapes (n_1, ..., n_k) of tables."""
     out = dict(contrasts)
     for axes, unknown in hidden.items():
         variance = unknown.drawn(generator)
         table = np.maximum(assembled(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
-        # what one machine rounds to 0 is next to it on another one, which must draw for the same cells
-        live = (table > EMPTY * table.max()) & (variance > EMPTY * variance.max())
+        # machines round differently near 0; the tolerance makes all of them draw for the same cells
+        live = (table > ZERO_CELL_SHARE * table.max()) & (variance > ZERO_CELL_SHARE * variance.max())
         scale = variance[live] / table[live]
         spread[live] = generator.gamma(table[live] / scale, scale) - table[live]
         out[axes] = contrasts[axes] + contrast(spread)
@@ -159,11 +165,12 @@ def possible_truth(
 
 
 def simulated(plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator) -> Measurement:
-    """Return a rehearsal of a plan on tables that need not be counts of anybody.
+    """Return a simulated measurement of a plan on arbitrary tables.
 
-    ``table`` gives the table on some attributes, in counts, of shape (n_1, ..., n_k).  The noise has the law and the
-    standard deviations of the plan and comes from a generator of the statistical kind: this is no release, and the
-    records that stand behind it are not protected.
+    ``table`` returns the table on some attributes, in counts, of shape (n_1, ..., n_k).  The noise
+    has the distribution and the standard deviations of the plan, but comes from a statistical
+    generator.  The result is not a private release and does not protect the records behind
+    ``table``.
     """
     answers = {}
     for key, block in plan.blocks.items():
@@ -188,17 +195,18 @@ REASONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class QualityRule:
-    """When a published number is publishable, doubtful or suppressed.
+    """Thresholds that classify a published number as publishable, doubtful or suppressed.
 
     Attributes
     ----------
-    doubtful_cv, suppressed_cv : the error over the number from which it is doubtful, or suppressed: by default those
-        of `NoiseScale`.
-    least_count : a smaller number is suppressed.
-    least_signal : where a smaller share of its residual was measured, a number is doubtful.
+    doubtful_cv, suppressed_cv : relative errors above which a number is doubtful or suppressed; the
+        defaults are those of `NoiseScale`.
+    least_count : smaller numbers are suppressed.
+    least_signal : numbers with a smaller share of signal are doubtful.
 
-    The rule protects readers, not the people in the records: their protection is the noise.  So a suppressed cell stays
-    in all sums, and what it was can be had as a difference of them.
+    The rule protects readers from unreliable numbers.  The noise protects the people in the
+    records; suppression does not, because a suppressed cell remains in all sums and can be computed
+    from them.
 
     >>> QualityRule(doubtful_cv=0.4)
     Traceback (most recent call last):
@@ -225,11 +233,12 @@ class QualityRule:
             )
 
     def flags(self, values: Array, errors: Array, signal: Array) -> tuple[npt.NDArray[np.str_], npt.NDArray[np.str_]]:
-        """Return flags and reason codes of published numbers, all of shape (queries,); the gravest reason is told.
+        """Return flags and reason codes of published numbers, all of shape (queries,).
 
-        ``errors`` are root mean squared errors in counts, ``signal`` shares from 0 to 1.
+        ``errors`` are root mean squared errors in counts, ``signal`` shares from 0 to 1.  If
+        several thresholds are violated, the reason is that of the most severe flag.
         """
-        # without a division: 0 with an error of 0 is certain, 0 with any other error is not
+        # products instead of ratios: a 0 with an error of 0 is publishable, any other 0 is not
         grave, doubtful = errors > self.suppressed_cv * values, errors > self.doubtful_cv * values
         small, guessed = values < self.least_count, signal < self.least_signal
         reasons = np.select([small, grave, doubtful, guessed], ["count", "cv", "cv", "signal"], "")
@@ -243,17 +252,18 @@ CLASSES = ((0.0, 1.0), (1.0, 10.0), (10.0, 100.0), (100.0, np.inf))
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Uncertainty:
-    """Errors that published tables may be expected to have, from an empirical Bayes bootstrap.
+    """Estimated errors of published tables, from an empirical Bayes bootstrap.
 
     Attributes
     ----------
     published : the tables.
-    errors : contrasts of what the tables of every draw miss, by positions in ``published.names``.
-    truths : contrasts of the tables that were taken for true, of the same draws.
-    signal : share of the residual of every cell that was measured, for every measured set of attributes.
+    errors : contrasts of the errors of every draw, by positions in ``published.names``.
+    truths : contrasts of the true tables of the same draws.
+    signal : share of signal of every cell, for every measured set of attributes.
 
-    Intervals are approximate.  They hold on average over cells of a table, not for each cell alone, and rest on the
-    dispersion that the released numbers show; the exact intervals are those of the unbiased answers.
+    Intervals are approximate.  Their coverage holds on average over the cells of a table, not for
+    each single cell, and depends on the dispersion estimated from the released numbers.  Only
+    unbiased answers have exact intervals.
     """
 
     published: Published
@@ -262,20 +272,20 @@ class Uncertainty:
     signal: Mapping[Axes, Array] = field(repr=False)
 
     def table_errors(self, attributes: Sequence[str]) -> Array:
-        """Return the root mean squared error of every cell of a table, in counts. Shape (n_1, ..., n_k)."""
+        """Return the root mean squared errors of a table, in counts; shape (n_1, ..., n_k)."""
         squares = np.mean([self._laid(e, attributes) ** 2 for e in self.errors], axis=0)
         return np.asarray(np.sqrt(squares + self._rounding(attributes) ** 2))
 
     def reach(self, confidence: float = 0.95) -> float:
-        """Return how many errors an interval reaches to each side: Student's quantile, for few draws."""
+        """Return the half-width of an interval in errors: Student's quantile, for few draws."""
         share = positive("confidence", confidence, below=1, error=PlanError)
         return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
     def bias(self, attributes: Sequence[str]) -> pd.DataFrame:
-        """Return what publishing does to small and large cells of a table: columns true, cells, bias, error (counts).
+        """Return bias and absolute error of a table by size of the true cells.
 
-        ``true`` says how many records the cells have in the draws, ``cells`` how many of them there are on average,
-        ``bias`` and ``error`` by how much too many, and how far off, their published numbers are on average.
+        Columns: true (range of the true counts), cells (mean number of cells per draw), bias (mean
+        error, counts) and error (mean absolute error, counts).
         """
         import pandas as pd
 
@@ -284,9 +294,11 @@ class Uncertainty:
         rows = []
         for low, high in CLASSES:
             inside = (truth < high) & ((truth >= low) | (low == 0.0))
-            missed = errors[inside]
+            cell_errors = errors[inside]
             words = f"{low:g} or more" if high == np.inf else f"{low:g} to {high:g}"
-            mean, size = (float(missed.mean()), float(np.abs(missed).mean())) if missed.size else (0.0, 0.0)
+            mean, size = (
+                (float(cell_errors.mean()), float(np.abs(cell_errors).mean())) if cell_errors.size else (0.0, 0.0)
+            )
             rows.append({"true": words, "cells": inside.sum() / len(truth), "bias": mean, "error": size})
         return pd.DataFrame(rows)
 
@@ -298,76 +310,81 @@ class Uncertainty:
         confidence: float = 0.95,
         rule: QualityRule | None = None,
     ) -> pd.DataFrame:
-        """Return queries ``start:stop`` of a group, published and unbiased, with errors, intervals and flags (counts).
+        """Return published and unbiased answers to queries ``start:stop`` of a group, in counts.
 
-        Columns: query, published, error, published_low, published_high, flag, reason; then of the unbiased answer that
-        stands beside: answer, std, low, high.  A suppressed number and its interval are NaN; it stays in all sums.
+        Columns: query, published, error, published_low, published_high, flag, reason; then, of the
+        unbiased answer: answer, std, low, high.  A suppressed number and its interval are NaN; sums
+        still include it.
         """
-        found = self.published.answers(group, start, stop, confidence)
-        values = found["published"].to_numpy()
-        asked = self.published.measurement.plan.workload.groups[group]
-        first, last, _ = slice(start, stop).indices(asked.count)
-        names, last = asked.attributes, max(first, last)
-        squares = np.mean([apply_group(asked, self._laid(e, names), first, last) ** 2 for e in self.errors], axis=0)
-        squares += apply_group(asked, self._rounding(names), first, last) ** 2
+        answers = self.published.answers(group, start, stop, confidence)
+        values = answers["published"].to_numpy()
+        queries = self.published.measurement.plan.workload.groups[group]
+        first, last, _ = slice(start, stop).indices(queries.count)
+        names, last = queries.attributes, max(first, last)
+        squares = np.mean([apply_group(queries, self._laid(e, names), first, last) ** 2 for e in self.errors], axis=0)
+        squares += apply_group(queries, self._rounding(names), first, last) ** 2
         error = np.sqrt(squares)
         half = self.reach(confidence) * error
         flags, reasons = (rule or QualityRule()).flags(values, error, self._shares(group, first, last, values))
         shown = flags != SUPPRESSED
         columns = {"error": error, "published_low": self._low(values - half), "published_high": values + half}
-        found["published"] = np.where(shown, values, np.nan)
+        answers["published"] = np.where(shown, values, np.nan)
         for place, (name, column) in enumerate(columns.items(), start=2):
-            found.insert(place, name, np.where(shown, column, np.nan))
-        found.insert(5, "flag", flags)
-        found.insert(6, "reason", reasons)
-        return found
+            answers.insert(place, name, np.where(shown, column, np.nan))
+        answers.insert(5, "flag", flags)
+        answers.insert(6, "reason", reasons)
+        return answers
 
     def summary(self, rule: QualityRule | None = None) -> pd.DataFrame:
-        """Return what publishing did to every group, one row each, from released numbers alone.
+        """Summarize the effect of publishing, one row per group, from released numbers only.
 
-        Columns: attributes, family, answers, below zero (unbiased answers), published there (their mean afterwards, in
-        counts), publishable, doubtful, suppressed (shares of the answers).
+        Columns: attributes, family, answers, below zero (number of negative unbiased answers),
+        published there (mean published value of these, in counts), publishable, doubtful,
+        suppressed (shares of the answers).
         """
         import pandas as pd
 
         rows = []
         for number, group in enumerate(self.published.measurement.plan.workload.groups):
-            found, values = self.answers(number, rule=rule), self.published.values(number)
-            negative = found["answer"].to_numpy() < 0.0
+            answers, values = self.answers(number, rule=rule), self.published.values(number)
+            negative = answers["answer"].to_numpy() < 0.0
             row = {"attributes": set_name(group.attributes), "family": group.family_text, "answers": group.count}
             row |= {"below zero": int(negative.sum())}
             row |= {"published there": float(values[negative].mean()) if negative.any() else np.nan}
-            rows.append(row | {flag: float((found["flag"] == flag).mean()) for flag in FLAGS})
+            rows.append(row | {flag: float((answers["flag"] == flag).mean()) for flag in FLAGS})
         return pd.DataFrame(rows)
 
     def _low(self, ends: Array) -> Array:
         return ends if self.published.fit == "none" else np.maximum(ends, 0.0)
 
     def _shares(self, group: int, first: int, last: int, values: Array) -> Array:
-        """Return the share of signal in queries of a group, that of its cells weighed by their size."""
-        asked = self.published.measurement.plan.workload.groups[group]
-        axes = self.published.positions(asked.attributes)
-        if self.published.measurement.plan.schema.is_exact(asked.attributes):
+        """Return the share of signal of queries: the mean over their cells, weighted by counts."""
+        queries = self.published.measurement.plan.workload.groups[group]
+        axes = self.published.positions(queries.attributes)
+        if self.published.measurement.plan.schema.is_exact(queries.attributes):
             return np.ones(last - first)
         if axes not in self.signal:
             return np.full(last - first, 1.0 if len(axes) < 2 else 0.0)
-        table = self.published.table(asked.attributes)
-        measured = apply_group(asked, table * self.published.laid_out(self.signal[axes], asked.attributes), first, last)
+        table = self.published.table(queries.attributes)
+        measured = apply_group(
+            queries, table * self.published.laid_out(self.signal[axes], queries.attributes), first, last
+        )
         return np.divide(measured, values, out=np.zeros_like(values), where=np.abs(values) > 1e-9)
 
     def _laid(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
         axes = self.published.positions(attributes)
-        made = assembled(contrasts, axes)
+        table = assembled(contrasts, axes)
         if (impossible := self.published.impossible(axes)) is not None:
-            made[impossible] = 0.0  # a truth that was drawn may lie there, and none does
-        return self.published.laid_out(made, attributes)
+            # possible truths are drawn without regard to impossible cells
+            table[impossible] = 0.0
+        return self.published.laid_out(table, attributes)
 
     def _rounding(self, attributes: Sequence[str]) -> Array:
-        """Return by how much whole tables differ from those they were made of."""
-        whole_table = self.published.table(attributes)
+        """Return integer tables minus the real-valued tables that they approximate."""
+        integer_table = self.published.table(attributes)
         if self.published.people is None:
-            return np.zeros_like(whole_table)
-        return np.asarray(whole_table - np.maximum(self._laid(self.published.contrasts, attributes), 0.0))
+            return np.zeros_like(integer_table)
+        return np.asarray(integer_table - np.maximum(self._laid(self.published.contrasts, attributes), 0.0))
 
 
 def uncertainty(
@@ -378,18 +395,24 @@ def uncertainty(
     memory_limit: int = MEMORY_LIMIT,
     resume: str | os.PathLike[str] | None = None,
 ) -> Uncertainty:
-    """Return the errors that published tables may be expected to have, from ``draws`` rehearsals on possible truths.
+    """Estimate the errors of published tables by an empirical Bayes bootstrap.
 
-    ``resume`` is a folder in which rehearsals are kept, see `publish`: those that are there are not made again.
+    Parameters
+    ----------
+    draws : number of possible truths.
+    progress : called with the share of the work done and a message; False cancels.
+    memory_limit : in bytes.
+    resume : folder for checkpoints, see `publish`; draws that it contains are not repeated.
 
-    Unbiased tables whose impossible cells were moved to 0 have other errors than the answers; theirs have no bias.
+    Unbiased tables (``fit="none"``) are allowed if the schema has impossible cells: setting these
+    to 0 changes the errors of the answers, without bias.
 
-    Guarantee: a function of what is published alone, so that it costs no privacy; the same every time.
+    Guarantee: a deterministic function of the published tables, so that it costs no privacy.
 
     Raises
     ------
-    PlanError : tables that are not fitted have the exact intervals of the answers, unless impossible cells are emptied.
-    NotAnswerable : the number of records is lost in its noise.
+    PlanError : unbiased tables without impossible cells, whose answers have exact intervals.
+    NotAnswerable : the number of records is not positive because of its noise.
     LimitExceeded : the draws would need more than ``memory_limit`` bytes.
     """
     whole("number of draws", draws, 2, error=PlanError)
@@ -399,16 +422,23 @@ def uncertainty(
             "Unbiased tables have the exact intervals of the answers. Write the answers, or take another fit."
         )
     if fit != "none" and not float(published.contrasts[()]) > 0.0:
-        raise NotAnswerable("The number of records is lost in its noise, so that nothing is known of the tables.")
+        raise NotAnswerable(
+            "The number of records is lost in its noise, so that errors cannot be estimated. "
+            "Measure with a larger budget."
+        )
     cells = sum(c.size for c in published.contrasts.values())
     if (needed := 16 * draws * cells) > memory_limit:
         raise LimitExceeded(
             f"{draws} draws of {cells:,} cells would need about {needed / 1e9:,.1f} GB, over the limit of "
             f"{memory_limit / 1e9:,.1f} GB. Ask for fewer draws, or raise memory_limit."
         )
-    found, generator, tell = evidence(measurement), np.random.default_rng(seed_of(measurement)), told_share(progress)
-    # unbiased tables are linear in their noise, so that whatever is true they miss as much
-    hidden = {} if fit == "none" else hidden_tables(found, published.contrasts)
+    estimates, generator, tell = (
+        evidence(measurement),
+        np.random.default_rng(seed_of(measurement)),
+        told_share(progress),
+    )
+    # the errors of unbiased tables are linear in the noise and do not depend on the truth
+    hidden = {} if fit == "none" else hidden_tables(estimates, published.contrasts)
     errors, truths, steps = [], [], steps_of(resume, [seed_of(measurement), fit, "errors"])
     for number in range(draws):
         tell(number / draws, "Rehearsing on tables that might be true")
@@ -422,8 +452,8 @@ def uncertainty(
         again = publish(simulated(measurement.plan, tables.spread, generator), fit, memory_limit=memory_limit)
         errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})
         truths.append(truth)
-        kept = by_axes(errors[-1], "error") | by_axes(truth, "truth") | {"generator": state_of(generator)}
-        steps.take(f"{number}", kept)
+        arrays = by_axes(errors[-1], "error") | by_axes(truth, "truth") | {"generator": state_of(generator)}
+        steps.take(f"{number}", arrays)
     tell(1.0, "Rehearsed")
-    signal = share_of_signal(found, published.contrasts)
+    signal = share_of_signal(estimates, published.contrasts)
     return Uncertainty(published=published, errors=tuple(errors), truths=tuple(truths), signal=signal)
