@@ -1,29 +1,36 @@
-"""Plans that minimise the largest variance of product workloads.
+"""Minimax plans for product workloads by multiplicative weights on single queries.
 
-What every kind of group asks, as sums over residual spaces of products over attributes.
+Variances
+---------
+The variance of a product query is a sum over the residual spaces inside its group.  Each term is
+the squared noise of the space, times a factor, times one number per attribute: (q . pi)^2 for
+attributes outside the space, and the variance under the strategy of the attribute for those
+inside.  An attribute whose queries and cells are all equivalent has one best strategy for any
+weights; its contribution is part of the factor.  Every other attribute of a space has a *line*: a
+strategy on one attribute for query weights that change at every iteration.
 
-The variance of a query is the sum over the spaces inside its group of noise times a factor times one number an
-attribute: (q . pi)^2 outside of the space, what its strategy leaves inside.  Attributes whose cells are asked alike
-have one best strategy, whatever the weights, and are in the factor.  All others are lines.
-
-Lines: strategies on one attribute, for weights of its queries that change from step to step.
-
-With rows W on cells, weights w and weights mu of cells, K = diag(sqrt w) W diag(sqrt mu) = U S V^T tells everything:
+Lines
+-----
+With rows W on cells, query weights w and cell weights mu, let
+K = diag(sqrt w) W diag(sqrt mu) = U S V^T.  Then
 
     T = tr S,   diagonal of X over the cells  d = diag(V S V^T) / mu,   variance of query q  (W mu V S^-1 V^T mu W^T)_qq
 
-at privacy cost T.  Cells that cost more than T gain weight, a step at a time, as in `engine.residuals.dual_solver`.
+at privacy cost T.  Each iteration raises the weights of cells that cost more than T, as in
+`engine.residuals.dual_solver`.
 
-What a search found, made into strategies and a proven bound, the same way after a search and from a file.
+Search
+------
+Multiplicative weights: queries above the mean variance gain weight, queries below it lose weight.
+In every iteration the query weights determine the weights of the lines, and those determine the
+strategies, which take one step.  At the end the budget is divided optimally among the strategies.
 
-The proof: the best weighted sum for the weights over their dual norm.  Weights are products in every group, so a space
-has the Gram of a sum of products, and the minimum of a sum is at least the sum of the minima of its terms.
-
-The search: every query has a weight, every line follows the weights of its queries, and the shares follow both.
-
-Queries above the mean variance gain weight, those below lose it.  What the queries weigh in a space gives its lines
-their weights, and those their strategies, one step at a time.  In the end the strategies get the best shares, and the
-weights, made products group by group, prove the bound.
+Lower bound
+-----------
+The optimal weighted sum for any query weights, divided by their dual norm, bounds every plan.  The
+weights are made products within each group, so the Gram matrix of a space is a sum of products, and
+the minimum of a sum is at least the sum of the minima of its terms.  Plans are assembled and
+bounded by the same code after a search and from a plan file.
 """
 
 from __future__ import annotations
@@ -53,17 +60,21 @@ from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
 
-MOST_POINTS = 8_000_000  # queries of all kinds of groups, on lines alone
-MOST_ROWS = 8_000_000  # numbers in the rows of all lines
-APART = 40  # lines up to which every kind of space has its own: beyond, ...
-PAIR = 2  # ... those on more attributes than this share with others on as many
+# Queries on lines, summed over the classes of groups.
+MAX_LINE_QUERIES = 8_000_000
+# Matrix entries in the rows of all lines.
+MAX_ROW_ENTRIES = 8_000_000
+# Up to this many lines, every class of spaces has separate lines. With more, spaces on more than
+# `PAIR` attributes share a line with spaces on the same number of attributes.
+MAX_SEPARATE_LINES = 40
+MAX_SEPARATE_AXES = 2
 
 
 def points(workload: Workload, goal: Objective, split: Split) -> int:
-    """Return the queries on lines alone of all groups that differ, 0 where the search of this folder is not for them.
+    """Count the queries on lines over all distinct groups; 0 if the minimax search does not apply.
 
-    It is for queries that are products over attributes.  Of groups with one line at most the factored weights of
-    `reweighted` say all that there is to say.
+    The search applies to queries that are products over attributes.  For groups with at most one
+    line the factored weights of `engine.mechanisms.reweighting` are already fully general.
     """
     if not math.isinf(goal.power) or split.complements or split.unions:
         return 0
@@ -71,19 +82,26 @@ def points(workload: Workload, goal: Objective, split: Split) -> int:
     if any(g.query_weights is not None or any(len(p.axes) > 1 for p in g.parts) for g in groups):
         return 0
     uneven = [[p for p in g.parts if not flat(p, split.centers.get(g.attributes[p.axes[0]]))] for g in groups]
-    rows = {p.key: p.count * p.cells for own in uneven for p in own}
-    found = sum(math.prod(p.count for p in own) for own in uneven)
-    few = any(len(own) > 1 for own in uneven) and sum(rows.values()) <= MOST_ROWS and found <= MOST_POINTS
-    return found if few else 0
+    rows = {p.key: p.count * p.cells for lines in uneven for p in lines}
+    n_points = sum(math.prod(p.count for p in lines) for lines in uneven)
+    few = (
+        any(len(lines) > 1 for lines in uneven)
+        and sum(rows.values()) <= MAX_ROW_ENTRIES
+        and n_points <= MAX_LINE_QUERIES
+    )
+    return n_points if few else 0
 
 
 def fits(workload: Workload, goal: Objective, split: Split) -> bool:
-    """Return whether the search of this folder is for such a workload."""
+    """Return whether the minimax search applies to the workload."""
     return points(workload, goal, split) > 0
 
 
 def flat(part: Part, pi: Array | None) -> bool:
-    """Return whether all queries of a part on one attribute are asked alike, and all its cells; pi has shape (n,)."""
+    """Return whether all queries and all cells of a part on one attribute are equivalent.
+
+    The centers ``pi`` have shape (n,).
+    """
     if pi is not None or part.count > part.cells or not even(part):
         return False
     rows = part.family.rows(part.sizes)
@@ -91,7 +109,7 @@ def flat(part: Part, pi: Array | None) -> bool:
 
 
 def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
-    """Return the different parts that weighted groups ask of every attribute, in an order of their own."""
+    """Return the distinct parts of the weighted groups for every attribute, sorted by key."""
     out: dict[str, dict[str, Part]] = {}
     for group in {g.attributes: g for g in workload.groups}.values():
         for name in group.attributes:
@@ -103,37 +121,41 @@ def parts_of(workload: Workload) -> dict[str, tuple[Part, ...]]:
 
 
 class Arranged:
-    """A workload whose groups have their parts in one order, so that those alike are told whatever the schema's order.
+    """A workload with the parts of its groups in canonical order.
+
+    Equivalent groups are recognised independently of the order of attributes in the schema.
 
     Attributes
     ----------
-    workload : the same groups, their parts arranged.
-    orders : for every group where its parts stood before.
-    same : kinds of groups and spaces.
+    workload : the same groups with sorted parts.
+    orders : original positions of the parts of every group.
+    same : equivalence classes of groups and spaces.
     """
 
     def __init__(
         self, workload: Workload, spaces: Sequence[Space], goal: Objective, labels: Mapping[str, Hashable], split: Split
     ) -> None:
-        looks = {n: (str(labels.get(n)), str(digest(split.centers.get(n)))) for n in workload.schema.names}
-        kinds: Mapping[Space, int] = {}
-        for _ in range(2):  # the second time, parts that are alike stand as what their attributes are asked elsewhere
-            self.orders = [self._order(group, looks, kinds) for group in workload.groups]
+        labels_of = {n: (str(labels.get(n)), str(digest(split.centers.get(n)))) for n in workload.schema.names}
+        space_classes: Mapping[Space, int] = {}
+        # The second pass breaks ties between equal parts by the class of their attribute.
+        for _ in range(2):
+            self.orders = [self._order(group, labels_of, space_classes) for group in workload.groups]
             arranged = [_arranged(g, order) for g, order in zip(workload.groups, self.orders, strict=True)]
             self.workload = Workload(workload.schema, tuple(arranged))
             self.same: Symmetry = symmetry(self.workload, spaces, goal, labels, split, ordered=False)
-            kinds = self.same.spaces
+            space_classes = self.same.spaces
 
     @staticmethod
-    def _order(group: Group, looks: Mapping[str, Hashable], kinds: Mapping[Space, int]) -> tuple[int, ...]:
+    def _order(group: Group, labels_of: Mapping[str, Hashable], space_classes: Mapping[Space, int]) -> tuple[int, ...]:
         names = [group.attributes[part.axes[0]] for part in group.parts]
         keys = [
-            (repr(part.key), looks[name], kinds.get((name,), -1)) for part, name in zip(group.parts, names, strict=True)
+            (repr(part.key), labels_of[name], space_classes.get((name,), -1))
+            for part, name in zip(group.parts, names, strict=True)
         ]
         return tuple(sorted(range(len(keys)), key=keys.__getitem__))
 
     def emphasis(self, found: Emphasis) -> Emphasis:
-        """Return weights of the arranged workload as those of the one that was given."""
+        """Translate weights of the sorted workload to the original workload."""
         numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         kinds = tuple(
             numbers.setdefault((kind, order), len(numbers)) if kind >= 0 else -1
@@ -156,20 +178,21 @@ def _arranged(group: Group, order: tuple[int, ...]) -> Group:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kind:
-    """One kind of groups.
+    """One equivalence class of groups.
 
     Attributes
     ----------
-    number : the kind.
-    groups : how many there are.
+    number : index of the class.
+    groups : number of groups in the class.
     target : target variance of the queries.
-    alike : queries of a group on its other attributes, which are asked alike.
-    parts : positions of the parts that are lines.
-    spaces : kind of every residual space inside.
-    factors : what stands before the product over lines, shape (spaces,).
-    lines : number of the line of every part in every space, -1 where the space has not its attribute.
+    alike : number of equivalent queries per group on the attributes without a line.
+    parts : positions of the parts that have a line.
+    spaces : class of every residual space inside the group.
+    factors : factor of the product over lines, shape (spaces,).
+    lines : index of the line of every part in every space, -1 if the space does not contain its
+        attribute.
     outside : (q . pi)^2 of the queries of every part, shape (queries,) each.
-    windows : where the queries of every part stand among those of its line.
+    windows : slice of the queries of every part within the queries of its line.
     """
 
     number: int
@@ -185,18 +208,18 @@ class Kind:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Queries of every part that is a line."""
+        """Number of queries of every part that has a line."""
         return tuple(map(len, self.outside))
 
 
 class Layout:
-    """All kinds of groups of a workload, and the lines of their spaces.
+    """Equivalence classes of the groups of a workload, and the lines of their spaces.
 
     Attributes
     ----------
-    kinds : kinds of groups.
-    rows : for every line its rows on cells, shape (queries, cells).
-    numbers : (space, attribute) -> number of its line, for all spaces with a line.
+    kinds : classes of groups.
+    rows : rows of every line on cells, shape (queries, cells).
+    numbers : (space, attribute) -> index of the line, for all spaces with a line.
     """
 
     def __init__(self, workload: Workload, same: Symmetry, goal: Objective, split: Split) -> None:
@@ -208,8 +231,8 @@ class Layout:
         self.curved = {
             name: any(not self._is_flat(p, name) for p in parts) or len(parts) > 1 for name, parts in self.parts.items()
         }
-        apart = {self._key(s, name, True): 0 for s in spaces for name in s if self.curved[name]}
-        self.apart = len(apart) <= APART
+        separate = {self._key(s, name, True): 0 for s in spaces for name in s if self.curved[name]}
+        self.apart = len(separate) <= MAX_SEPARATE_LINES
         numbers: dict[Hashable, int] = {}
         self.numbers: dict[tuple[Space, str], int] = {}
         self.rows: list[Array] = []
@@ -228,14 +251,15 @@ class Layout:
             self._flat[key] = flat(part, self.split.centers.get(name))
         return self._flat[key]
 
-    def _key(self, space: Space, name: str, apart: bool) -> Hashable:
-        """Return what spaces share whose strategies on an attribute are one line."""
+    def _key(self, space: Space, name: str, separate: bool) -> Hashable:
+        """Return a key that is equal for spaces sharing the line of an attribute."""
         roles = {n: self.same.spaces.get((n,), n) for n in space}
-        own = (roles[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
-        if apart or len(space) <= PAIR:
-            return own, self.same.spaces[space]
-        # the other attributes matter by their number alone: whatever the size, their cells are asked alike
-        return own, tuple(sorted(str(roles[n]) for n in space if self.curved[n])), len(space)
+        axis_key = (roles[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
+        if separate or len(space) <= MAX_SEPARATE_AXES:
+            return axis_key, self.same.spaces[space]
+        # Other attributes without a line enter through their number only: their cells are
+        # equivalent.
+        return axis_key, tuple(sorted(str(roles[n]) for n in space if self.curved[n])), len(space)
 
     def _class_rows(self, name: str) -> Array:
         pi, parts = self.split.centers.get(name), self.parts[name]
@@ -252,7 +276,7 @@ class Layout:
         outside, inside = [], []
         for part, name in zip(group.parts, names, strict=True):
             outside.append(part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2)
-            # the identity is best for cells that are asked alike; at uniform centers it costs 1 - 1/n
+            # The identity is optimal for equivalent cells; at uniform centers its cost is 1 - 1/n.
             rows = part.family.rows(part.sizes) if not self.curved[name] else np.zeros((1, part.sizes[0]))
             classes = (rows - rows.mean(axis=1, keepdims=True))[0]
             inside.append(float(classes @ classes) * (1.0 - 1.0 / part.sizes[0]))
@@ -287,14 +311,19 @@ class Layout:
         )
 
 
-FLOOR = 1e-4  # of the largest weight, added to all: light queries keep a variance
-LEAST = 1e-8  # weight of a cell, in shares of the mean: lost ones would not come back
-CELL_WEIGHT_EXPONENT = 1.5  # power of its cost over the mean, that the weight of a cell is multiplied by
-POLISH, POLISHED = 20, 1e-6  # last steps at fixed weights, and the gap that is close enough
+# Added to all query weights, as a share of the largest, so that light queries have a finite
+# variance.
+QUERY_WEIGHT_FLOOR = 1e-4
+# Smallest cell weight as a share of the mean. A weight of 0 could never grow again.
+MIN_CELL_WEIGHT = 1e-8
+# A cell weight is multiplied by this power of the cost of the cell over the mean cost.
+CELL_WEIGHT_EXPONENT = 1.5
+# Iterations at fixed query weights after the search, and the gap at which they stop.
+POLISH_ITERATIONS, POLISH_GAP = 20, 1e-6
 
 
 class Line:
-    """The strategy of one attribute for weights of its queries.
+    """Strategy on one attribute for weights of its queries.
 
     Parameters
     ----------
@@ -314,15 +343,16 @@ class Line:
         self.variances = np.zeros(len(rows))
 
     def follow(self, weights: Array) -> None:
-        """Go one step with these weights, shape (queries,).
+        """Take one step with new query weights, shape (queries,).
 
-        ``variances``, shape (queries,), are those at privacy cost 1 of a strategy that is best for them.
+        Sets ``variances``, shape (queries,): the query variances at privacy cost 1 of the current
+        strategy.
         """
-        self.weights = weights / weights.max() + FLOOR
+        self.weights = weights / weights.max() + QUERY_WEIGHT_FLOOR
         self.step()
 
     def step(self) -> float:
-        """Go one step with the same weights; return the gap of the strategy before it."""
+        """Take one step with the current weights and return the gap before it."""
         projected = self.rows * np.sqrt(self.mass)
         squares, V = np.linalg.eigh((projected.T * self.weights) @ projected)
         squares, V = squares[len(squares) - self.rank :], V[:, len(squares) - self.rank :]
@@ -330,25 +360,27 @@ class Line:
         total = float(sizes.sum())
         costs = ((V * V) @ sizes) / self.mass
         self.variances = ((projected @ V) ** 2) @ (total / sizes)
-        mass = np.maximum(self.mass * (costs / total) ** CELL_WEIGHT_EXPONENT, LEAST / len(self.mass))
+        mass = np.maximum(self.mass * (costs / total) ** CELL_WEIGHT_EXPONENT, MIN_CELL_WEIGHT / len(self.mass))
         self.mass = mass / mass.sum()
         return float(costs.max()) / total - 1.0
 
     def polish(self) -> None:
-        """Go on with the same weights until the strategy is best for them."""
-        for _ in range(POLISH):
-            if self.step() <= POLISHED:
+        """Iterate with fixed weights until the strategy is optimal for them."""
+        for _ in range(POLISH_ITERATIONS):
+            if self.step() <= POLISH_GAP:
                 return
 
 
-PROOF_WEIGHT_EXPONENT = 1.5  # power of its cost over the mean, that the weight of a cell is multiplied by
-PROOF_ITERATIONS = 6  # that the weights of cells go for a proof
+# As `CELL_WEIGHT_EXPONENT`, for the lower bound.
+PROOF_WEIGHT_EXPONENT = 1.5
+# Iterations of the cell weights for the lower bound.
+PROOF_ITERATIONS = 6
 Recorded = list[tuple[Array, str]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measured:
-    """Strategies of all residual spaces: which space has which, and the weights of cells that they stand for."""
+    """Strategies of all residual spaces, with the cell weights (``duals``) that define them."""
 
     parts: Decomposition
     solutions: list[SpaceSolution]
@@ -358,7 +390,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Proof:
-    """Weights of the queries, what they prove, and the weights of cells by which they do."""
+    """Query weights, the lower bound they prove, and the cell weights (``duals``) of the proof."""
 
     emphasis: Emphasis
     bound: float
@@ -374,44 +406,49 @@ def measured_lines(
     masses: Sequence[Array] | None,
     recorded: Recorded | None = None,
 ) -> Measured:
-    """Return the strategies that weights of queries stand for, attribute by attribute.
+    """Return the strategies defined by query weights, attribute by attribute.
 
-    ``numbers`` tells which weights, shape (queries,), the attribute of a space has; others ask for all cells alike.
-    Weights of cells are in ``masses``, shape (cells,), or recorded, shape (orbits,).
+    Parameters
+    ----------
+    weights : query weights of the lines, shape (queries,) each.
+    numbers : (space, attribute) -> index into ``weights``; other attributes weigh all their queries
+        equally.
+    masses : cell weights of the lines, shape (cells,) each.
+    recorded : cell weights of a plan file, shape (orbits,) each, in the order of the solves.
     """
-    asked, known = parts_of(workload), dict[Any, tuple[Solution, Array]]()
+    parts, solved = parts_of(workload), dict[Any, tuple[Solution, Array]]()
     duals: list[Array] = []
     solutions: list[SpaceSolution] = []
     tuples: dict[tuple[Any, ...], int] = {}
-    found: dict[Space, tuple[int, float]] = {}
+    assignment: dict[Space, tuple[int, float]] = {}
     for space in spaces:
         keys = []
         for name in space:
             number, pi = numbers.get((space, name), -1), split.centers.get(name)
-            key = (number, tuple(p.key for p in asked[name]), digest(pi))
-            if key not in known:
-                search = _search(_gram(asked[name], None if number < 0 else weights[number]), pi)
+            key = (number, tuple(p.key for p in parts[name]), digest(pi))
+            if key not in solved:
+                search = _search(_gram(parts[name], None if number < 0 else weights[number]), pi)
                 near = None if masses is None or number < 0 else masses[number]
                 with threads_for(1):
-                    mass = _start(search.problem(), near) if recorded is None else _next(recorded)
-                known[key] = search.replay(mass, "optimal"), mass
+                    mass = _initial_mass(search.problem(), near) if recorded is None else _next_recorded(recorded)
+                solved[key] = search.replay(mass, "optimal"), mass
                 duals.append(mass)
             keys.append(key)
         if tuple(keys) not in tuples:
             tuples[tuple(keys)] = len(solutions)
-            own = [((a,), known[key][0]) for a, key in enumerate(keys)]
+            factors = [((a,), solved[key][0]) for a, key in enumerate(keys)]
             solutions.append(
                 SpaceSolution(
-                    factors=tuple(own),
-                    value=math.prod(s.value for _, s in own),
-                    bound=math.prod(s.bound for _, s in own),
+                    factors=tuple(factors),
+                    value=math.prod(s.value for _, s in factors),
+                    bound=math.prod(s.bound for _, s in factors),
                     status="optimal",
                 )
             )
-        found[space] = tuples[tuple(keys)], 1.0
+        assignment[space] = tuples[tuple(keys)], 1.0
     used = tuple(tuple(numbers.get((space, name), -1) for name in space) for space in spaces)
     return Measured(
-        parts=Decomposition(factors=(), subworkloads=(), spaces=found),
+        parts=Decomposition(factors=(), subworkloads=(), spaces=assignment),
         solutions=solutions,
         duals=tuple(duals),
         lines=Lines(weights=tuple(weights), uses=used),
@@ -428,9 +465,12 @@ def proof(
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
-    """Return what weights of the queries prove of every plan at privacy cost 1, in counts^2.
+    """Compute the lower bound of query weights on all plans at privacy cost 1, in counts^2.
 
-    ``known`` gives the weights of cells, shape (cells,), to begin with; past the deadline they are taken as they are.
+    Parameters
+    ----------
+    known : initial cell weights of an attribute of a space, shape (cells,).
+    deadline : time after which the cell weights are not improved further.
     """
     parts = decompose(emphasis.apply(workload), split, labels)
     examples: dict[int, Space] = {}
@@ -449,7 +489,9 @@ def proof(
                     with threads_for(1):
                         problem = _search(factor, sub.centers[axis]).problem()
                         mass = (
-                            _start(problem, near, PROOF_ITERATIONS, deadline) if recorded is None else _next(recorded)
+                            _initial_mass(problem, near, PROOF_ITERATIONS, deadline)
+                            if recorded is None
+                            else _next_recorded(recorded)
                         )
                         if len(mass) != problem.variables:
                             raise ValueError("recorded weights do not fit")
@@ -458,8 +500,8 @@ def proof(
                 value *= bounds[factor]
             total += value
         totals.append(total)
-    whole = math.fsum(math.sqrt(scale * totals[k]) for k, scale in parts.spaces.values()) ** 2
-    return Proof(emphasis=emphasis, bound=whole / dual_norm(workload, goal, emphasis)[0], duals=tuple(duals))
+    total_root = math.fsum(math.sqrt(scale * totals[k]) for k, scale in parts.spaces.values()) ** 2
+    return Proof(emphasis=emphasis, bound=total_root / dual_norm(workload, goal, emphasis)[0], duals=tuple(duals))
 
 
 def rebuilt(
@@ -470,7 +512,13 @@ def rebuilt(
     tradeoff: Tradeoff,
     recorded: Recorded,
 ) -> tuple[Decomposition, list[SpaceSolution], float]:
-    """Return the strategies of a plan file and the bound; raise ValueError when they are none of this workload."""
+    """Rebuild the strategies and the lower bound of a plan file.
+
+    Raises
+    ------
+    ValueError
+        If the recorded weights do not fit the workload.
+    """
     lines = tradeoff.lines
     if lines is None or not fits(workload, goal, split):
         raise ValueError("lines of a workload that has none")
@@ -479,26 +527,26 @@ def rebuilt(
         raise ValueError("recorded lines do not fit")
     numbers = {
         (space, name): number
-        for space, own in zip(spaces, lines.uses, strict=True)
-        for name, number in zip(space, own, strict=True)
+        for space, uses in zip(spaces, lines.uses, strict=True)
+        for name, number in zip(space, uses, strict=True)
         if number >= 0
     }
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
     if any(len(lines.weights[number]) != rows[name] for (_, name), number in numbers.items()):
         raise ValueError("recorded lines are on other queries")
-    made = measured_lines(workload, split, spaces, lines.weights, numbers, None, recorded)
+    measured = measured_lines(workload, split, spaces, lines.weights, numbers, None, recorded)
     tradeoff.emphasis.check(workload)
-    shown = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
-    return made.parts, made.solutions, shown.bound
+    lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
+    return measured.parts, measured.solutions, lower_bound.bound
 
 
 def _gram(parts: Sequence[Any], weights: Array | None) -> Factor:
-    """Return the class Gram of an attribute for the weights of all its queries, None for one each."""
+    """Return the residual Gram matrix of an attribute for query weights (None: all 1)."""
     (n,) = parts[0].sizes
     gram, start = np.zeros((n, n)), 0
     for part in parts:
-        own = None if weights is None else weights[start : start + part.count]
-        gram, start = gram + part.family.gram(part.sizes, own), start + part.count
+        part_weights = None if weights is None else weights[start : start + part.count]
+        gram, start = gram + part.family.gram(part.sizes, part_weights), start + part.count
     N = basis(n)
     return Factor(sizes=(n,), matrix=N.T @ gram @ N)
 
@@ -507,8 +555,11 @@ def _search(factor: Factor, pi: Array | None) -> Search:
     return Search(factor=factor, centers=(pi,))
 
 
-def _start(problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf) -> Array:
-    """Return weights of orbits from those of cells, or uniform ones, after at most so many steps. Shape (orbits,)."""
+def _initial_mass(problem: DualProblem, near: Array | None, steps: int = 0, deadline: float = math.inf) -> Array:
+    """Return orbit weights, shape (orbits,), after at most ``steps`` iterations.
+
+    The iteration starts from cell weights, or from uniform weights if there are none.
+    """
     cells = np.ones(len(problem.orbit)) if near is None else near
     mass: Array = np.bincount(problem.orbit, cells, minlength=problem.variables) / cells.sum()
     best, bound = mass, 0.0
@@ -523,59 +574,74 @@ def _start(problem: DualProblem, near: Array | None, steps: int = 0, deadline: f
     return best
 
 
-def _next(recorded: Recorded) -> Array:
+def _next_recorded(recorded: Recorded) -> Array:
     if not recorded:
         raise ValueError("fewer recorded weights than solves")
     return recorded.pop(0)[0]
 
 
-FIRST, SEARCH_ITERATIONS, MOST = 60, 20, 160  # steps to the first plan, from each to the next, and in all
-ONCE = 96  # steps to the only plan
-LEAST_STEPS = 10  # whatever the time
-FEW = 500_000  # queries on lines up to which there is more than one plan
-LIGHT = 1e-2  # of the mean of their group: weights below it rise fast
-FARTHEST = 3.0  # that the logarithm of a weight goes in a step
-LIGHTEST = 1e-9  # mean weight of a group's queries, in shares of the mean of all
-LEFT = 1e-2  # of the least weight, that a query has at least in a proof
-SINGLE: Any = np.float32  # of millions of queries: the search needs no more digits, and certificates are none of it
-GAP = 1e-5  # of the standard error: closer is not worth another round
-FAR = 1e-3  # of the standard error: products of weights leave this much where they are not for the workload
-WORTH, PATIENCE = 0.9, 2  # of the gap: so many rounds in a row that leave more are the last
-FINE = 4e-6  # of the variance: gap of the shares
+# Iterations before the first plan, between plans, and in total.
+FIRST_ITERATIONS, SEARCH_ITERATIONS, MAX_ITERATIONS = 60, 20, 160
+# Iterations if only one plan is computed.
+SINGLE_PLAN_ITERATIONS = 96
+# Iterations before the time limit is checked.
+MIN_ITERATIONS = 10
+# Up to this many queries on lines, several plans are computed and the best one is returned.
+FEW = 500_000
+# Weights below this share of the mean of their group rise faster.
+LIGHT_WEIGHT = 1e-2
+# Largest change of the logarithm of a weight in one iteration.
+MAX_LOG_STEP = 3.0
+# Smallest mean weight of the queries of a group, as a share of the mean of all queries.
+MIN_GROUP_WEIGHT = 1e-9
+# Smallest weight of a query in the lower bound, as a share of the smallest weight in the search.
+PROOF_WEIGHT_FLOOR = 1e-2
+# Single precision suffices for the search over millions of queries; certificates use double
+# precision.
+SEARCH_DTYPE: Any = np.float32
+# Relative gap of the standard error at which the search stops.
+STOP_GAP = 1e-5
+# Relative gap of the standard error above which product weights do not suit the workload.
+POOR_FIT_GAP = 1e-3
+# The search stops after `PATIENCE` consecutive plans that leave more than this share of the gap.
+STALLED_GAP_RATIO, MAX_STALLED_PLANS = 0.9, 2
+# Relative gap of the variance in the budget allocation.
+ALLOCATION_GAP = 4e-6
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Pace:
-    """How weights move.
+    """Step sizes of the multiplicative weights.
 
     Attributes
     ----------
-    power : of its variance over the mean, that a query's weight is multiplied by.
-    rise : what more it is where a light weight rises.
-    kept : of the last move that the next one goes on with.
-    least : weight of a query, in shares of the mean of its group: lighter ones are long in coming back.
+    power : exponent of the variance over the mean variance in the update of a weight.
+    rise : addition to the exponent for light weights that rise.
+    momentum : share of the previous step that is added to the next one.
+    least : smallest weight of a query, as a share of the mean of its group.
     """
 
     power: float
     rise: float
-    kept: float
+    momentum: float
     least: float
 
 
-PLAIN = _Pace(power=2.0, rise=20.0, kept=0.0, least=1e-8)  # few queries come near their first plan without haste
-KEEN = _Pace(power=1.5, rise=10.0, kept=0.7, least=1e-4)
+# Without momentum, until the first plan of a workload with few queries.
+FIRST_PACE = _Pace(power=2.0, rise=20.0, momentum=0.0, least=1e-8)
+MOMENTUM_PACE = _Pace(power=1.5, rise=10.0, momentum=0.7, least=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Balanced:
-    """A plan for privacy cost 1 and its proof.
+    """A plan at privacy cost 1 with its lower bound.
 
     Attributes
     ----------
     plan : strategies of all residual spaces.
     shares : squared noise of every space, in the order of the strategies.
     value : largest variance over its target, in counts^2.
-    proof : weights, and the bound that they prove.
+    proof : query weights and the lower bound that they prove.
     """
 
     plan: Measured
@@ -585,129 +651,131 @@ class Balanced:
 
     @property
     def duals(self) -> tuple[Array, ...]:
-        """The weights of cells of all strategies, and of the proof, shape (orbits,) each."""
+        """Cell weights of all strategies and of the lower bound, shape (orbits,) each."""
         return (*self.plan.duals, *self.proof.duals)
 
     @property
     def far(self) -> bool:
-        """Whether the proof is so far from the plan that another search is worth its time."""
-        return self.value > self.proof.bound * (1.0 + FAR) ** 2
+        """Whether the gap is large enough to justify another kind of search."""
+        return self.value > self.proof.bound * (1.0 + POOR_FIT_GAP) ** 2
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """How their searches ended."""
+        """Status of every solve in ``duals``."""
         return ("optimal",) * len(self.duals)
 
     @property
     def parts(self) -> Decomposition:
-        """Which space has which strategy."""
+        """Decomposition that assigns a strategy to every space."""
         return self.plan.parts
 
     @property
     def solutions(self) -> list[SpaceSolution]:
-        """The strategies."""
+        """Strategies of the residual spaces."""
         return self.plan.solutions
 
     @property
     def tradeoff(self) -> Tradeoff:
-        """What a plan file keeps."""
+        """Solver state for a plan file."""
         return Tradeoff(shares=self.shares, emphasis=self.proof.emphasis, lines=self.plan.lines)
 
 
 class _Balance:
-    """The weights of all queries, and what follows from them.
+    """State of the search: query weights, lines and noise.
 
-    Weights of a kind have the shape of its counts and stand for all its groups and all queries alike; all together
-    weigh 1.
+    The weights of a class have the shape of its ``counts``.  Each entry is the total over all
+    groups of the class and all equivalent queries; all entries sum to 1.
     """
 
     def __init__(self, layout: Layout, counts: Array) -> None:
         self.layout, self.kinds, self.counts = layout, layout.kinds, counts
         self.lines = [Line(rows) for rows in layout.rows]
-        whole = math.fsum(math.prod(k.counts) for k in self.kinds)
-        self.weights = [np.full(k.counts, 1.0 / whole, dtype=SINGLE) for k in self.kinds]
-        self.pace, self.least = KEEN, LIGHTEST / whole
+        n_queries = math.fsum(math.prod(k.counts) for k in self.kinds)
+        self.weights = [np.full(k.counts, 1.0 / n_queries, dtype=SEARCH_DTYPE) for k in self.kinds]
+        self.pace, self.least = MOMENTUM_PACE, MIN_GROUP_WEIGHT / n_queries
         self.moves = [np.zeros_like(w) for w in self.weights]
-        self.outside = [[out.astype(SINGLE) for out in k.outside] for k in self.kinds]
+        self.outside = [[out.astype(SEARCH_DTYPE) for out in k.outside] for k in self.kinds]
         self.follow([np.ones(len(line.rows)) for line in self.lines])
         self.noises = self.best_noises()
 
     def follow(self, weights: Sequence[Array]) -> None:
-        """Let every line go a step with its weights, shape (queries,) each."""
-        for line, own in zip(self.lines, weights, strict=True):
-            line.follow(own)
+        """Take one step of every line with new query weights, shape (queries,) each."""
+        for line, line_weights in zip(self.lines, weights, strict=True):
+            line.follow(line_weights)
         self.look()
 
     def look(self) -> None:
-        """Take what the lines leave of the queries in every space, shape (spaces, queries), part by part."""
-        known = [line.variances.astype(SINGLE) for line in self.lines]
+        """Tabulate query variances in every space by part, shape (spaces, queries) each."""
+        variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables = [
             [
-                np.stack([out if own[p] < 0 else known[own[p]][window] for own in kind.lines])
+                np.stack([out if indices[p] < 0 else variances[indices[p]][window] for indices in kind.lines])
                 for p, (out, window) in enumerate(zip(outside, kind.windows, strict=True))
             ]
             for kind, outside in zip(self.kinds, self.outside, strict=True)
         ]
 
     def best_noises(self) -> Array:
-        """Return the squared noises that are best for the weights at privacy cost 1, shape (space kinds,)."""
+        """Return the optimal squared noise at privacy cost 1, shape (space classes,)."""
         pulled = np.zeros(len(self.counts))
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
-            sums = _contracted(weights, tables) * kind.factors
+            sums = _weighted_sums(weights, tables) * kind.factors
             pulled += np.bincount(kind.spaces, sums / kind.target, minlength=len(pulled))
         best = np.sqrt(self.counts / np.maximum(pulled, 1e-300))
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
 
     def asked(self) -> list[Array]:
-        """Return what the queries weigh on the lines, shape (queries,) each."""
+        """Return the query weights of the lines, shape (queries,) each."""
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
             scale = kind.factors * self.noises[list(kind.spaces)] / kind.target
             for p, window in enumerate(kind.windows):
-                rest = _contracted(weights, tables, p) * scale[:, None]
-                for j, own in enumerate(kind.lines):
-                    if own[p] >= 0:
-                        sums[own[p]][window] += rest[j]
+                rest = _weighted_sums(weights, tables, p) * scale[:, None]
+                for j, indices in enumerate(kind.lines):
+                    if indices[p] >= 0:
+                        sums[indices[p]][window] += rest[j]
         return sums
 
     def step(self, pace: _Pace) -> None:
-        """Let the lines follow the weights, and the weights the variances."""
+        """Update the lines and the noise, then the query weights."""
         self.follow(self.asked())
         self.noises = self.best_noises()
-        found = [
+        variances = [
             _products(kind.factors * self.noises[list(kind.spaces)] / kind.target, tables)
             for kind, tables in zip(self.kinds, self.tables, strict=True)
         ]
-        mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, found, strict=True))
+        mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
         self.pace = pace
-        self.moves = [_move(pace, w, v / mean, m) for w, v, m in zip(self.weights, found, self.moves, strict=True)]
+        self.moves = [
+            _log_step(pace, w, v / mean, m) for w, v, m in zip(self.weights, variances, self.moves, strict=True)
+        ]
         self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.moves, strict=True)]
         total = math.fsum(float(w.sum()) for w in self.weights)
         means = [max(float(w.mean()) / total, self.least) for w in self.weights]
         self.weights = [np.maximum(w / total, pace.least * mean) for w, mean in zip(self.weights, means, strict=True)]
 
     def emphasis(self, same: Symmetry) -> Emphasis:
-        """Return the weights as products over single attributes, every kind of groups with vectors of its own."""
+        """Return the weights as products over attributes, separately for every class."""
         vectors: list[Array] = []
         uses, by_kind = [], []
-        even: dict[int, int] = {}
-        for kind, heavy in zip(self.kinds, self.weights, strict=True):
-            # what only keeps light queries from being forgotten proves nothing
-            floor = self.pace.least * float(heavy.mean())
-            weights = np.maximum(heavy - floor, LEFT * floor)
-            group, own = self.layout.workload.groups[same.examples[kind.number]], []
+        uniform: dict[int, int] = {}
+        for kind, query_weights in zip(self.kinds, self.weights, strict=True):
+            # Remove the floor, which only prevents weights from vanishing and weakens the bound.
+            floor = self.pace.least * float(query_weights.mean())
+            weights = np.maximum(query_weights - floor, PROOF_WEIGHT_FLOOR * floor)
+            group, group_uses = self.layout.workload.groups[same.examples[kind.number]], []
             for k, part in enumerate(group.parts):
                 if k in kind.parts:
                     axis = kind.parts.index(k)
                     vector = weights.sum(axis=tuple(a for a in range(weights.ndim) if a != axis), dtype=float)
-                    own.append(len(vectors))
+                    group_uses.append(len(vectors))
                     vectors.append(vector / vector.sum())
                 else:
-                    if part.count not in even:
-                        even[part.count] = len(vectors)
+                    if part.count not in uniform:
+                        uniform[part.count] = len(vectors)
                         vectors.append(np.ones(part.count))
-                    own.append(even[part.count])
-            uses.append(tuple(own))
+                    group_uses.append(uniform[part.count])
+            uses.append(tuple(group_uses))
             by_kind.append(float(weights.sum()) / (kind.groups * kind.alike * kind.target))
         return Emphasis(
             kinds=same.kinds,
@@ -719,9 +787,9 @@ class _Balance:
 
 
 def rounds(workload: Workload, goal: Objective, split: Split) -> int:
-    """Return how many plans a search makes at most, 0 where it is not for such a workload; for forecasts."""
-    found = points(workload, goal, split)
-    return min(found, 1 if found > FEW else 1 + (MOST - FIRST) // SEARCH_ITERATIONS)
+    """Return the largest number of plans of a search, 0 if it does not apply; for forecasts."""
+    n_points = points(workload, goal, split)
+    return min(n_points, 1 if n_points > FEW else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS)
 
 
 def balanced(
@@ -732,36 +800,37 @@ def balanced(
     tell: Callable[[float, str], None],
     deadline: float,
 ) -> Balanced:
-    """Return the best plan found until the deadline, for privacy cost 1, and the best proof.
+    """Search until the deadline for the best plan at privacy cost 1 and the best lower bound.
 
-    The first steps are taken whatever the time: without them there is no plan.
+    The first `LEAST_STEPS` iterations run regardless of the deadline, because a plan requires them.
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = Arranged(workload, spaces, goal, labels, split)
     layout = Layout(arranged.workload, arranged.same, goal, split)
     balance = _Balance(layout, arranged.same.counts)
     best: Balanced | None = None
-    done, left, lost = 0, math.inf, 0
+    done, gap, stalled = 0, math.inf, 0
     many = points(workload, goal, split) > FEW
-    first, most = (ONCE, ONCE) if many else (FIRST, MOST)
+    first, most = (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS) if many else (FIRST_ITERATIONS, MAX_ITERATIONS)
     while True:
         for _ in range(first if best is None else SEARCH_ITERATIONS):
-            words = "Weighing the queries" + ("" if best is None else f", gap {left:.1e}")
+            words = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
             tell(0.9 * done / most, words)
-            with threads_for(1):  # many small products
-                balance.step(KEEN if best is not None or many else PLAIN)
+            # Many small products are slower with several BLAS threads.
+            with threads_for(1):
+                balance.step(MOMENTUM_PACE if best is not None or many else FIRST_PACE)
             done += 1
-            if time.monotonic() > deadline and done >= LEAST_STEPS:
+            if time.monotonic() > deadline and done >= MIN_ITERATIONS:
                 break
-        found, last = _finished(workload, goal, split, labels, arranged, balance, deadline), left
-        best = found if best is None else _both(best, found)
-        left = math.sqrt(best.value / best.proof.bound) - 1.0
-        lost = lost + 1 if left > WORTH * last else 0
-        if done >= most or left <= GAP or lost == PATIENCE or time.monotonic() > deadline:
+        plan, previous_gap = _plan_and_bound(workload, goal, split, labels, arranged, balance, deadline), gap
+        best = plan if best is None else _best_of(best, plan)
+        gap = math.sqrt(best.value / best.proof.bound) - 1.0
+        stalled = stalled + 1 if gap > STALLED_GAP_RATIO * previous_gap else 0
+        if done >= most or gap <= STOP_GAP or stalled == MAX_STALLED_PLANS or time.monotonic() > deadline:
             return best
 
 
-def _finished(
+def _plan_and_bound(
     workload: Workload,
     goal: Objective,
     split: Split,
@@ -770,17 +839,17 @@ def _finished(
     now: _Balance,
     deadline: float,
 ) -> Balanced:
-    """Return the plan and the proof that the weights of now lead to; their lines take no harm."""
-    kept = [(line.mass, line.variances) for line in now.lines]
+    """Return the plan and the lower bound for the current weights; the lines are unchanged."""
+    line_states = [(line.mass, line.variances) for line in now.lines]
     numbers, same = now.layout.numbers, arranged.same
     masses = [line.mass for line in now.lines]
     emphasis = arranged.emphasis(now.emphasis(same))
-    near = functools.partial(_known, masses, numbers)
-    shown = proof(workload, goal, split, labels, emphasis, near, deadline=deadline)
+    near = functools.partial(_line_mass, masses, numbers)
+    lower_bound = proof(workload, goal, split, labels, emphasis, near, deadline=deadline)
     with threads_for(1):
         for line in now.lines:
             line.polish()
-    made = measured_lines(
+    measured = measured_lines(
         workload,
         split,
         list(same.spaces),
@@ -790,48 +859,55 @@ def _finished(
     )
     now.look()
     noises = now.best_noises()
-    for line, (mass, variances) in zip(now.lines, kept, strict=True):
+    for line, (mass, variances) in zip(now.lines, line_states, strict=True):
         line.mass, line.variances = mass, variances
     now.look()
-    blocks = unit_blocks(made.parts, made.solutions)
+    blocks = unit_blocks(measured.parts, measured.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
-    asked = footprints(arranged.workload, blocks, builder, same, goal)
-    if asked is None:
+    queries = footprints(arranged.workload, blocks, builder, same, goal)
+    if queries is None:
         raise Unanswered(LOST)
-    found = best_shares(asked, same.counts, goal, noises, FINE)
-    shares = np.array([found.noises[same.spaces[s]] for s in made.parts.spaces])
-    return Balanced(plan=made, shares=shares, value=found.value, proof=shown)
+    allocation = best_shares(queries, same.counts, goal, noises, ALLOCATION_GAP)
+    shares = np.array([allocation.noises[same.spaces[s]] for s in measured.parts.spaces])
+    return Balanced(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
 
 
-def _known(masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str) -> Array | None:
+def _line_mass(masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str) -> Array | None:
     number = numbers.get((space, name))
     return None if number is None else masses[number]
 
 
-def _both(a: Balanced, b: Balanced) -> Balanced:
-    """Return the better plan with the better proof."""
-    plan, shown = (a if a.value <= b.value else b), (a if a.proof.bound >= b.proof.bound else b)
-    return Balanced(plan=plan.plan, shares=plan.shares, value=plan.value, proof=shown.proof)
+def _best_of(a: Balanced, b: Balanced) -> Balanced:
+    """Combine the better plan with the better lower bound."""
+    plan, proven = (a if a.value <= b.value else b), (a if a.proof.bound >= b.proof.bound else b)
+    return Balanced(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
 
 
-def _move(pace: _Pace, weights: Array, ratio: Array, last: Array) -> Array:
-    """Return by what the logarithms of weights rise: a power of variances over the mean, and part of the last move.
+def _log_step(pace: _Pace, weights: Array, ratio: Array, last: Array) -> Array:
+    """Return the change of the logarithm of the weights.
 
-    Light ones rise fast.  All have one shape.
+    It is a multiple of the logarithm of variance over mean variance, larger for light weights, plus
+    momentum. All arrays have the same shape.
     """
-    light = LIGHT * float(weights.mean())
+    light = LIGHT_WEIGHT * float(weights.mean())
     power = pace.power + np.where(ratio > 1.0, pace.rise * light / (light + weights), 0.0).astype(weights.dtype)
-    return np.asarray(np.clip(power * np.log(np.maximum(ratio, 1e-30)) + pace.kept * last, -FARTHEST, FARTHEST))
+    return np.asarray(
+        np.clip(power * np.log(np.maximum(ratio, 1e-30)) + pace.momentum * last, -MAX_LOG_STEP, MAX_LOG_STEP)
+    )
 
 
-def _contracted(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
-    """Return the sums of weights times one table an axis, shape (spaces,), or (spaces, queries) with one axis left."""
+def _weighted_sums(weights: Array, tables: Sequence[Array], but: int = -1) -> Array:
+    """Sum weights times one table per axis over all axes, except the axis ``but``.
+
+    The result has shape (spaces,), or (spaces, queries) if an axis remains.
+    """
     if but >= 0:
         weights = np.moveaxis(weights, but, 0)
     others = [t for k, t in enumerate(tables) if k != but]
     if not others:
         return np.broadcast_to(weights, (len(tables[but]), *weights.shape)) if but >= 0 else weights.reshape(1)
-    with np.errstate(invalid="ignore"):  # vector units raise the flag on registers that hold no data; see below
+    # SIMD units raise the flag on unused lanes of a register; the result is checked below.
+    with np.errstate(invalid="ignore"):
         out = weights @ others[-1].T
     if not np.isfinite(out).all():
         raise FloatingPointError("the sums of weights times tables are not finite")
@@ -841,7 +917,7 @@ def _contracted(weights: Array, tables: Sequence[Array], but: int = -1) -> Array
 
 
 def _products(scale: Array, tables: Sequence[Array]) -> Array:
-    """Return the sum over spaces of scale times a product of tables, in the shape of the queries of all parts."""
+    """Sum scale times the product of tables over spaces; one axis per part in the result."""
     if not tables:
         return np.asarray(scale.sum())
     out = scale[:, None] if not tables else scale[:, None].astype(tables[0].dtype)
