@@ -4,7 +4,8 @@ With L_B the weighted squared error of residual space B at privacy cost 1, the b
 
     noise_B^2 = (sum over B' of sqrt(L_B')) / (beta sqrt(L_B)),      objective (sum over B of sqrt(L_B))^2 / beta.
 
-A subclass says how one subworkload is solved.  Source: QuerySmasher, section 6.4 and theorem 5; ResidualPlanner+.
+Subclasses define the solver of one subworkload.  Source: QuerySmasher, section 6.4 and theorem 5;
+ResidualPlanner+.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from engine.mechanisms.candidate import Made, noted
 from engine.mechanisms.group_constraints import SLACK, kept_bound, noise_shares, separate_bound
 from engine.mechanisms.minimax import Balanced, balanced, fits, rebuilt, rounds
 from engine.mechanisms.reweighting import (
-    APART,
     EVALUATIONS,
+    SEPARATE_SOLVE_FACTOR,
     WHOLE_QUERIES,
     Candidate,
     Step,
@@ -52,19 +53,25 @@ from engine.residuals.subworkload_solver import SpaceSolution
 from engine.residuals.tuning.unions import unite
 from engine.workload import Workload
 
-BASE_BYTES = 120e6  # of the process before it plans, for forecasts only
-BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5  # of everything but searches, a plan and a group, for forecasts only
-JOINT_SECONDS = 6e-3  # of the costliest cell of all blocks and of its bound, a space, for forecasts only
-BY_LINES, BY_POWER = EVALUATIONS / 34.0, EVALUATIONS / 15.0  # steps as long as searches took, for forecasts only
-WORTH = 1e-5  # share of the cost that charging one cell for all spaces must save; searches stop that far from the best
-Factored = tuple[tuple[Axes, Strategy], ...]  # strategies on disjoint axes of a space, whose product measures it
-IN_TOTAL = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
-JOINT = " The cost is that of the costliest cell in all spaces together."
-KEPT = " That is among plans that keep single groups as exact as this one was asked to."
+# For forecasts: memory of the process before planning.
+BASE_BYTES = 120e6
+# For forecasts: time of everything except searches, per plan and per group.
+BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
+# For forecasts: time of the joint sensitivity and its bound, per space.
+JOINT_SECONDS = 6e-3
+# For forecasts: equivalent number of evaluations of a minimax search per plan, and of a power mean.
+MINIMAX_STEPS_PER_PLAN, POWER_STEPS = EVALUATIONS / 34.0, EVALUATIONS / 15.0
+# Joint sensitivity is used if it saves at least this share of the cost, the gap of the searches.
+MIN_JOINT_SAVING = 1e-5
+# Strategies on disjoint axes of a space; their product measures the space.
+Factored = tuple[tuple[Axes, Strategy], ...]
+TUNED_TEXT = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
+JOINT_TEXT = " The cost is that of the costliest cell in all spaces together."
+CONSTRAINTS_TEXT = " The bound holds among plans that satisfy the accuracy constraints of single groups."
 
 
 class SpaceSolver(Protocol):
-    """Solves the subworkloads of one decomposition, one after the other."""
+    """Solver of the subworkloads of one decomposition, called sequentially."""
 
     watch: Watch | None
     duals: list[Array]
@@ -74,10 +81,10 @@ class SpaceSolver(Protocol):
     warm: tuple[Array, ...]
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return what each subworkload will take."""
+        """Return the expected cost of each subworkload."""
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` to what fits into so many seconds; see `SubworkloadSolver.in_time`."""
+        """Lower ``dense_limit`` to fit the time; see `SubworkloadSolver.in_time`."""
 
     def ahead(
         self,
@@ -86,7 +93,7 @@ class SpaceSolver(Protocol):
         workers: int | None,
         tell: Callable[[float], object],
     ) -> None:
-        """Search side by side what is worth it; see `SubworkloadSolver.ahead`."""
+        """Solve costly subworkloads in parallel; see `SubworkloadSolver.ahead`."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload."""
@@ -94,7 +101,7 @@ class SpaceSolver(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualMechanism(Mechanism):
-    """Base of the mechanisms of this kind; see the module's text."""
+    """Base class of mechanisms on residual spaces; see the module docstring."""
 
     keeps_invariants: ClassVar[bool] = True
     bound_text: ClassVar[str] = (
@@ -102,51 +109,54 @@ class ResidualMechanism(Mechanism):
         "RMSE than the bound."
     )
 
-    by_lines: ClassVar[bool] = False  # whether strategies are the best for any weights of single queries
+    # Whether the strategies are optimal for any weights of single queries.
+    by_lines: ClassVar[bool] = False
 
     @abstractmethod
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
-        """Return what solves the subworkloads."""
+        """Return the solver of the subworkloads."""
 
     def nearing(self, gap: float) -> Self:
-        """Return the mechanism for steps on the way, whose strategies need be no closer to the best than this."""
+        """Return the mechanism with a coarser gap, for intermediate steps of a search."""
         return self
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        """Return what distinguishes attributes of equal size for this mechanism, beyond what is asked of them."""
+        """Return labels that distinguish attributes with equal sizes and queries."""
         return {}
 
     def overhead(self, workload: Workload) -> float:
-        """Return the seconds of everything but searches, for forecasts."""
+        """Return the time of everything except searches in seconds, for forecasts."""
         return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
         parts = decompose(workload, labels=self.axis_labels(workload))
-        found = self.expected(workload, parts, limits)
-        return replace(found, seconds=found.seconds + self.joint_seconds(workload, parts))
+        forecast = self.expected(workload, parts, limits)
+        return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
 
     def joint_seconds(self, workload: Workload, parts: Decomposition) -> float:
-        """Return the seconds of the costliest cell of all blocks and of its bound, for forecasts.
+        """Return the time of the joint sensitivity and its bound in seconds, for forecasts.
 
-        Cells cost differently where strategies measure less than a whole space, or for other objectives than the sum.
+        Cells have different costs if strategies do not measure complete spaces, or if the objective
+        is not the sum.
         """
         uneven = any(f.low_rank for f in parts.factors) or not self.goal(workload).linear
         return JOINT_SECONDS * len(parts.spaces) if uneven and len(parts.spaces) <= MAX_JOINT else 0.0
 
     def expected(self, workload: Workload, parts: Decomposition, limits: Limits) -> Forecast:
-        """Return what planning takes with one split, whose decomposition is known."""
+        """Return the forecast for one split with its decomposition."""
         costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
         seconds, memory = math.fsum(c.seconds for c in costs), BASE_BYTES + math.fsum(c.kept for c in costs) + peak
-        if not self.goal(workload).linear:  # weights of every step leave no space like another
+        # The query weights of a step break all symmetries between spaces.
+        if not self.goal(workload).linear:
             check_tight(parts.subworkloads, costs)
-            apart = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
+            separate_seconds = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
             plans = rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
-            steps = BY_LINES * (1 + plans) if plans else EVALUATIONS
+            steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else EVALUATIONS
             if math.isfinite(self.goal(workload).power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
-                steps = BY_POWER
-            seconds = 0.1 + steps * (APART * apart + 2e-4 * len(parts.spaces))
+                steps = POWER_STEPS
+            seconds = 0.1 + steps * (SEPARATE_SOLVE_FACTOR * separate_seconds + 2e-4 * len(parts.spaces))
         text = f"{len(parts.spaces):,} residual spaces, {len(parts.subworkloads):,} different ones"
         return Forecast(seconds=self.overhead(workload) + seconds, memory=memory, text=text)
 
@@ -156,27 +166,30 @@ class ResidualMechanism(Mechanism):
         check_size(workload, limits.memory_limit)
         limits = replace(limits, progress=rising(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
-        made = self.best(workload, budget, limits, deadline)
+        candidate = self.best(workload, budget, limits, deadline)
         limits.tell(1.0, "Planned")
-        return made.plan
+        return candidate.plan
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
-        """Return the best plan that the mechanism knows how to find: here, with the split of the paper."""
+        """Return the best plan of the mechanism: in the base class, with the split of the paper."""
         return self.made(workload, budget, limits, deadline, UNIFORM)
 
     def made(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, known: float = math.inf
     ) -> Made:
-        """Return the plan for one split; a search for weights ends where no error below ``known`` can come of it."""
+        """Return the plan for one split.
+
+        A search for weights stops when its bound excludes errors below ``known``.
+        """
         if self.goal(workload).linear:
-            return self._solved(workload, budget, limits, deadline, split)
+            return self._solve_sum(workload, budget, limits, deadline, split)
         return self._emphasised(workload, budget, limits, deadline, split, known)
 
-    def _solved(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split) -> Made:
-        """Return the plan for the weighted sum."""
+    def _solve_sum(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split) -> Made:
+        """Return the plan for the weighted sum of variances."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, 0.0, hurry=True)
-        found = Solved(
+        state = Solved(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
             duals=tuple(solver.duals),
@@ -188,7 +201,7 @@ class ResidualMechanism(Mechanism):
             split=split,
             error=math.sqrt(joint) * math.fsum(map(math.sqrt, values.values())),
             values=values,
-            assemble=lambda: self._assemble(workload, budget, parts, solutions, found),
+            assemble=lambda: self._assemble(workload, budget, parts, solutions, state),
             joint=joint,
         )
 
@@ -202,16 +215,21 @@ class ResidualMechanism(Mechanism):
         weights: Array,
         most: Array,
     ) -> Made:
-        """Return the plan that is best for other weights of the groups; its error is that for their own.
+        """Return the optimal plan for modified group weights.
 
-        ``weights``, none below a group's own, and ``most``, what the sum of variances of every group may be at privacy
-        cost 1, have shape (groups,); see `kept`.
+        Its error is that for the weights of the workload.
+
+        Parameters
+        ----------
+        weights : modified weights, at least those of the workload, shape (groups,).
+        most : largest allowed sum of variances of every group at privacy cost 1, shape (groups,);
+            see `engine.mechanisms.group_constraints`.
         """
         emphasis = Emphasis.of_groups(workload, weights.tolist())
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(emphasis.apply(workload), split, labels, limits, deadline, 0.9)
         shares = noise_shares({s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()})
-        found = Solved(
+        state = Solved(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
             duals=tuple(solver.duals),
@@ -219,52 +237,56 @@ class ResidualMechanism(Mechanism):
             tradeoff=Tradeoff(shares=np.array(list(shares.values())), emphasis=emphasis, limits=most),
         )
         bound = kept_bound(workload, weights, most, separate_bound(parts, solutions))
-        plan = self._assemble(workload, budget, parts, solutions, found, bound)
-        own = np.array([g.weight for g in workload.groups])
-        error = math.sqrt(float(own @ plan.totals) * budget.row_pcost)
+        plan = self._assemble(workload, budget, parts, solutions, state, bound)
+        group_weights = np.array([g.weight for g in workload.groups])
+        error = math.sqrt(float(group_weights @ plan.totals) * budget.row_pcost)
         return Made(split=split, error=error, values={}, assemble=lambda: plan)
 
     def _emphasised(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, known: float
     ) -> Made:
-        """Return the plan for an objective that is no weighted sum."""
+        """Return the plan for an objective other than the weighted sum."""
         labels = self.axis_labels(workload)
         parts = decompose(workload, split, labels)
         _check_spaces(workload, parts)
-        self.expected(workload, parts, limits)  # refuses what steps cannot weigh
+        # Raises if a single step exceeds the limits.
+        self.expected(workload, parts, limits)
 
-        def solve(asked: Workload, warm: tuple[Array, ...], gap: float) -> Step:
-            parts, solutions, solver = self.nearing(gap)._solve(asked, split, labels, quiet, deadline, 0.0, warm=warm)
+        def solve(weighted: Workload, warm: tuple[Array, ...], gap: float) -> Step:
+            parts, solutions, solver = self.nearing(gap)._solve(
+                weighted, split, labels, quiet, deadline, 0.0, warm=warm
+            )
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
-        told = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # within a step the search only asks whether to go on
+        tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
+        # Solves within a step call the progress callback for cancellation only, and do not repeat.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
             workers=1,
-            cache=False,  # steps on the way are asked for once
+            cache=False,
         )
-        kept: Sequence[Candidate | Balanced] = []
+        results: Sequence[Candidate | Balanced] = []
         if self.by_lines and fits(workload, self.goal(workload), split):
-            with contextlib.suppress(Unanswered):  # other weights may not lose what these do
-                kept = [made := balanced(workload, self.goal(workload), split, labels, told, deadline)]
-                bound, tradeoff = made.proof.bound, made.tradeoff
-        # where every query may have a weight of its own, that may prove more than products do
+            # Weights that lose queries in rounding: continue with the other search.
+            with contextlib.suppress(Unanswered):
+                results = [minimax := balanced(workload, self.goal(workload), split, labels, tell, deadline)]
+                bound, tradeoff = minimax.proof.bound, minimax.tradeoff
+        # Separate weights for all queries may prove a better bound than products.
         few = sum(g.count for g in workload.groups) <= WHOLE_QUERIES
-        if not kept or (made.far and few and time.monotonic() < deadline):
-            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, told, deadline, known)
+        if not results or (minimax.far and few and time.monotonic() < deadline):
+            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, tell, deadline, known)
             single = steps.run()
-            if not kept or single.value < kept[0].value:
+            if not results or single.value < results[0].value:
                 witness = single if steps.witness is None else steps.witness
-                kept = [single] if witness is single else [single, witness]
+                results = [single] if witness is single else [single, witness]
                 bound, tradeoff = witness.bound, steps.tradeoff()
-        best = kept[0]
-        found = Solved(
+        best = results[0]
+        state = Solved(
             split=split,
             memory_limit=limits.memory_limit,
-            duals=tuple(dual for one in kept for dual in one.duals),
-            endings=tuple(ending for one in kept for ending in one.endings),
+            duals=tuple(dual for result in results for dual in result.duals),
+            endings=tuple(ending for result in results for ending in result.endings),
             tradeoff=tradeoff,
         )
         joint = _joint_share(best.parts, best.solutions, tradeoff.shares)
@@ -272,7 +294,7 @@ class ResidualMechanism(Mechanism):
             split=split,
             error=joint * best.value,
             values={},
-            assemble=lambda: self._assemble(workload, budget, best.parts, best.solutions, found, bound),
+            assemble=lambda: self._assemble(workload, budget, best.parts, best.solutions, state, bound),
             joint=joint,
         )
 
@@ -288,21 +310,22 @@ class ResidualMechanism(Mechanism):
         warm: tuple[Array, ...] = (),
         hurry: bool = False,
     ) -> tuple[Decomposition, list[SpaceSolution], SpaceSolver]:
-        # the limit in a file may be one of time, which says nothing about unions
-        held = limits.memory_limit if recorded is None else max(limits.memory_limit, Limits().memory_limit)
-        parts = unite(decompose(workload, split, labels), workload, split, held)
+        # The memory limit in a plan file may be derived from a time limit, which does not apply to
+        # unions.
+        memory = limits.memory_limit if recorded is None else max(limits.memory_limit, Limits().memory_limit)
+        parts = unite(decompose(workload, split, labels), workload, split, memory)
         _check_spaces(workload, parts)
         solver = self.space_solver(workload, parts, limits, deadline)
-        # recorded weights are taken however good they are: their certificate is computed anew
+        # Recorded weights need no check of quality: their certificate is computed again.
         solver.recorded, solver.warm = recorded, warm
         costs = solver.forecast(parts.subworkloads)
         if hurry:
             solver.in_time(parts.subworkloads, costs, deadline - time.monotonic())
-        # a little for every solve: progress moves even where a forecast says 0
+        # Add a constant per solve, so that progress increases even if a forecast is 0.
         work = np.cumsum([0.0] + [c.seconds + 1e-9 for c in costs])
         if recorded is None and not warm:
-            late, words = (1.0 - first) * 0.9, "Solving side by side"
-            watch = lambda ended: limits.tell(first + late * ended, f"{words}, {ended:.0%} done")  # noqa: E731
+            parallel_share, message = (1.0 - first) * 0.9, "Solving side by side"
+            watch = lambda ended: limits.tell(first + parallel_share * ended, f"{message}, {ended:.0%} done")  # noqa: E731
             solver.ahead(parts.subworkloads, costs, limits.workers, watch)
         solutions = []
         for i, sub in enumerate(parts.subworkloads):
@@ -319,38 +342,39 @@ class ResidualMechanism(Mechanism):
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
         limits = Limits(memory_limit=solved.memory_limit)
         recorded = list(zip(solved.duals, solved.endings, strict=True))
-        kept = None if tradeoff is None else tradeoff.limits
-        if goal.linear != (tradeoff is None or kept is not None):
-            raise ValueError("an objective without its search, or a search without its objective")
+        constraints = None if tradeoff is None else tradeoff.limits
+        if goal.linear != (tradeoff is None or constraints is not None):
+            raise ValueError("the objective does not match the recorded search")
         if solved.split.unions and not goal.linear:
-            raise ValueError("unions under an objective that is no weighted sum")
+            raise ValueError("unions require the weighted sum as the objective")
         if tradeoff is None:
             parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = None
         elif tradeoff.lines is not None and self.by_lines:
             parts, solutions, bound = rebuilt(workload, goal, solved.split, labels, tradeoff, recorded)
         else:
-            # a search for another objective ends in weights for a weighted sum, and with those the plan is solved as
-            # any other
-            asked = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
-            parts, solutions, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
-            if kept is None:
+            # A search for another objective ends with weights for a weighted sum, and the plan is
+            # the solution for these weights.
+            weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
+            parts, solutions, _ = self._solve(weighted, solved.split, labels, limits, math.inf, 0.0, recorded)
+            if constraints is None:
                 bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
             else:
                 weights = np.array([tradeoff.emphasis.weights[k] if k >= 0 else 0.0 for k in tradeoff.emphasis.kinds])
-                bound = kept_bound(workload, weights, kept, separate_bound(parts, solutions))
-            # the best bound may have been proven at other weights than the best plan was found at
+                bound = kept_bound(workload, weights, constraints, separate_bound(parts, solutions))
+            # The best bound may come from other weights than the best plan.
             if tradeoff.witness is not None:
-                asked = tradeoff.witness.apply(tradeoff.witness.check(workload))
-                other, better, _ = self._solve(asked, solved.split, labels, limits, math.inf, 0.0, recorded)
+                weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
+                other, better, _ = self._solve(weighted, solved.split, labels, limits, math.inf, 0.0, recorded)
                 bound = proven(workload, goal, tradeoff.witness, other, better)
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("recorded shares do not fit")
-        if recorded:  # a file with more weights than it needs was not written by this search
+        # A file with superfluous weights was not written by this search.
+        if recorded:
             raise ValueError("more recorded weights than solves")
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
-        if kept is not None and (np.array(plan.totals) * budget.row_pcost > kept * (1.0 + SLACK)).any():
-            raise ValueError("a plan that does not keep its groups")
+        if constraints is not None and (np.array(plan.totals) * budget.row_pcost > constraints * (1.0 + SLACK)).any():
+            raise ValueError("the plan violates the accuracy constraints of its groups")
         return noted(plan, solved.split.stopped)
 
     def _assemble(
@@ -366,7 +390,7 @@ class ResidualMechanism(Mechanism):
         if tradeoff is None or bound is None:
             values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
             ideal = np.array(list(noise_shares(values).values()))
-            # the same inequality with the proven bounds in place of the values
+            # The same formula with the proven bounds instead of the values.
             bound = separate_bound(parts, solutions)
         else:
             ideal = tradeoff.shares
@@ -374,8 +398,8 @@ class ResidualMechanism(Mechanism):
         joint = share < 1.0
         if joint:
             ideal, bound = share * ideal, self._joint_bound(workload, solved)
-        own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
-        strategies = {s: own[k] for s, (k, _) in parts.spaces.items()}
+        factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
+        strategies = {s: factors[k] for s, (k, _) in parts.spaces.items()}
         stopped = sorted({s.status for s in solutions if s.status != "optimal"})
         return Plan(
             workload=workload,
@@ -385,8 +409,8 @@ class ResidualMechanism(Mechanism):
             blocks=self._calibrated(strategies, ideal, budget, solved.split, joint),
             bound=bound,
             statement=self._statement(solved.split, len(strategies) == 1 and not workload.schema.invariants, stopped)
-            + (JOINT if joint else "")
-            + (KEPT if tradeoff is not None and tradeoff.limits is not None else ""),
+            + (JOINT_TEXT if joint else "")
+            + (CONSTRAINTS_TEXT if tradeoff is not None and tradeoff.limits is not None else ""),
             duals=solved.duals,
             endings=solved.endings,
             memory_limit=solved.memory_limit,
@@ -398,13 +422,13 @@ class ResidualMechanism(Mechanism):
         )
 
     def _joint_bound(self, workload: Workload, solved: Solved) -> float:
-        """Return the lower bound on the objective at privacy cost 1 where one cell is charged for all blocks."""
-        tradeoff, asked = solved.tradeoff, workload
+        """Return the lower bound on the objective at privacy cost 1 with joint sensitivity."""
+        tradeoff, weighted = solved.tradeoff, workload
         if tradeoff is not None:
             emphasis = tradeoff.emphasis if tradeoff.witness is None else tradeoff.witness
-            asked = emphasis.apply(workload)
-        parts = decompose(asked, solved.split, self.axis_labels(workload))
-        total = independent_bound(unite(parts, asked, solved.split))
+            weighted = emphasis.apply(workload)
+        parts = decompose(weighted, solved.split, self.axis_labels(workload))
+        total = independent_bound(unite(parts, weighted, solved.split))
         if tradeoff is None:
             return total
         if tradeoff.limits is None:
@@ -415,7 +439,7 @@ class ResidualMechanism(Mechanism):
     def _calibrated(
         self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split, joint: bool
     ) -> Mapping[Space, Block]:
-        """Return blocks whose noise is the ideal one for the budget, rounded to grids that keep it."""
+        """Return blocks with the ideal noise for the budget, rounded to grids within the budget."""
         pcost = budget.row_pcost
         noises = {s: math.sqrt(v / pcost) for s, v in zip(strategies, ideal.tolist(), strict=True)}
         return calibrate(
@@ -424,13 +448,14 @@ class ResidualMechanism(Mechanism):
 
     def at_budget(self, made: Plan, budget: Budget) -> Plan:
         if made.ideal is None or (made.tradeoff is not None and made.tradeoff.limits is not None):
-            return super().at_budget(made, budget)  # groups that are kept have to be seen to be kept
+            # Accuracy constraints of groups are checked again at every budget.
+            return super().at_budget(made, budget)
         check_request(made.workload, budget)
         noisy = self._calibrated(strategies_of(made.blocks), made.ideal, budget, made.split, made.joint)
         return made.renoised(budget, noisy)
 
-    def _statement(self, split: Split, whole: bool, stopped: Sequence[str]) -> str:
-        """Return what the bound bounds, and for which plans."""
+    def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
+        """Return the text about the lower bound: its measure and the plans it covers."""
         measure = {
             "sum": "weighted RMSE",
             "max": "largest standard error",
@@ -439,10 +464,10 @@ class ResidualMechanism(Mechanism):
         if self.targets is not None:
             measure = "largest ratio of standard error to target"
         text = self.bound_text
-        if split.unions and whole:
+        if split.unions and covers_all:
             text = "No matrix mechanism whatsoever can have a smaller weighted RMSE than the bound."
         elif split.centers or split.unions:
-            text = text.replace("uniform centers", "these tuned splits") + IN_TOTAL
+            text = text.replace("uniform centers", "these tuned splits") + TUNED_TEXT
         text = text.replace("weighted RMSE", measure)
         return text + (f" Searches ended: {'; '.join(stopped)}." if stopped else "")
 
@@ -452,19 +477,23 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
     if parts.spaces:
         return
     if exact := workload.schema.exact_text:
-        raise PlanError(f"All that has a weight follows from {exact}; there is nothing to spend on. Ask more.")
+        raise PlanError(
+            f"Every weighted query follows from {exact}, so there is nothing to measure. Add other queries."
+        )
     raise PlanError("The weighted queries count no record at all. Add a query that counts something.")
 
 
 def _joint_share(
     parts: Decomposition, solutions: Sequence[SpaceSolution], ideal: Array, *, always: bool = False
 ) -> float:
-    """Return the cost of the costliest cell of all blocks over the sum of the costliest of each.
+    """Return the joint sensitivity of all blocks over the sum of their separate sensitivities.
 
-    ``ideal`` are the squared noises of the blocks, shape (blocks,).  It is 1 where less than `WORTH` is saved, unless
-    it is taken ``always``.
+    Parameters
+    ----------
+    ideal : squared noise of the blocks, shape (blocks,).
+    always : whether to return the ratio even if it saves less than `WORTH`; otherwise it is 1 then.
     """
-    own = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
-    strategies = {space: own[k] for space, (k, _) in parts.spaces.items()}
+    factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
+    strategies = {space: factors[k] for space, (k, _) in parts.spaces.items()}
     share = joint_share(strategies, dict(zip(strategies, np.sqrt(ideal).tolist(), strict=True)))
-    return share if always or share < 1.0 - WORTH else 1.0
+    return share if always or share < 1.0 - MIN_JOINT_SAVING else 1.0

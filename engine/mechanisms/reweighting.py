@@ -1,23 +1,23 @@
-"""Iterative reweighting of queries for general objectives.
+"""Iterative reweighting of queries for objectives other than the weighted sum.
 
-Weights of queries: their dual norm, what they prove, and weights query by query.
+For query weights u the solver of the mechanism returns strategies and budget shares that are
+optimal for the weighted sum, together with a certificate.  The lower bound on the weighted sum,
+divided by the dual norm of u, bounds the objective of every plan of the class.
+`TradeoffSearch` maximises this bound over factored weights (products of one vector per part of a
+group).  Each step multiplies every weight by the ratio of its gain to its cost; by the envelope
+theorem the query variances are the gradient.  Anderson acceleration combines successive steps.
+From time to time, and at every step near the end, the strategies get the optimal budget shares for
+the objective itself.  The search stores the best plan and the best bound.  Its first step uses the
+weights of the workload, so the result is never worse than the strategies for the weighted sum with
+optimal shares.
 
-Factored weights leave the largest variance where no product reaches it.  There `PointWeights` has a weight for every
-single query: queries above the mean gain weight, those below lose it, and the factored weights, whose strategies are
-known, follow what the single ones earn.
+If no product of vectors attains the optimum, `PointWeights` improves the best plan.  It stores a
+separate weight for every query, which rises for queries above the mean variance and falls for
+queries below it.  The factored weights, for which solvers are available, then follow the gains of
+the separate weights.
 
-The search for strategies under objectives that are no weighted sum.
-
-For weights u on the queries the mechanism's own solver gives strategies and shares that are best for the weighted sum,
-and by its certificate a lower bound: the bound on the weighted sum over the dual norm of u holds for every plan of the
-class.  The search maximises that bound over weights in factored form: it multiplies every weight by what it earns over
-what it costs (by the envelope theorem the variances are the gradient), with Anderson acceleration.  Now and then, and
-near the end at every step, the strategies found get the best shares for the objective itself; the best plan and the
-best bound are kept.  Where weights are products, the best plan is then bettered: weights of single queries, which no
-product says, steer the factored ones (see `query_weights`).  The first step is the weighted sum that the workload asks
-for, so the result is never worse than its strategies with the best shares.
-
-Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; the factored weights are our own.
+Source: Weighted Fourier Factorizations, lemma 3.10, for marginals; factored weights are an
+extension of this project.
 """
 
 from __future__ import annotations
@@ -45,26 +45,29 @@ from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Part, Workload
 
-POWER = 3.0  # of its variance over the mean, that a query's weight is multiplied by
-AXES = "abcdefgh"  # of tables, for sums over products of them
+# Exponent of variance over mean variance in the update of the weight of a query.
+POWER = 3.0
+# Index letters of the tables in Einstein sums.
+AXES = "abcdefgh"
 LOST = (
-    "Some queries weigh so little beside others that what they ask is lost in rounding. Bring the weights closer "
+    "Some queries weigh so little compared with others that they are lost in rounding. Bring the weights closer "
     "together, or give those queries the weight 0."
 )
-MOST = 8_000_000  # numbers that the weights of single queries may be
+# Largest number of separate query weights.
+MAX_POINT_WEIGHTS = 8_000_000
 
 
 def even(part: Part) -> bool:
-    """Return whether the queries of a part ask for all cells alike, so that equal weights are best for them."""
+    """Return whether equal query weights are optimal for a part, by symmetry of its cells."""
     if len(part.sizes) > 1:
         return False
     gram = part.family.gram(part.sizes)
-    apart = gram[~np.eye(len(gram), dtype=bool)]
-    return not np.ptp(np.diag(gram)) and not (len(apart) and np.ptp(apart))
+    off_diagonal = gram[~np.eye(len(gram), dtype=bool)]
+    return not np.ptp(np.diag(gram)) and not (len(off_diagonal) and np.ptp(off_diagonal))
 
 
 def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Space, Block]:
-    """Return the strategies as blocks of noise 1."""
+    """Return the strategies as blocks with noise scale 1."""
     return {
         space: Block(
             attributes=space, factors=tuple((a, f.strategy) for a, f in solutions[k].factors), noise=1.0, grid=1.0
@@ -74,16 +77,17 @@ def unit_blocks(parts: Decomposition, solutions: list[SpaceSolution]) -> dict[Sp
 
 
 def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[float, Array, list[Array]]:
-    """Return the dual norm of the weights, and its derivative by the logs of kind weights and of vectors.
+    """Return the dual norm of the weights and its gradient.
 
-    Shapes (kind weights,) and those of the vectors.
+    The gradient is with respect to the logarithms of the class weights, shape (class weights,), and
+    of the vectors, each with the shape of the vector.
     """
     q = goal.conjugate
     first = {kind: i for i, kind in reversed(list(enumerate(emphasis.kinds)))}
     sizes = np.bincount([k for k in emphasis.kinds if k >= 0], minlength=len(emphasis.weights))
     by_kind, by_vector = np.zeros(len(emphasis.weights)), [np.zeros(len(v)) for v in emphasis.vectors]
     for kind, numbers in enumerate(emphasis.uses):
-        group, own = workload.groups[first[kind]], np.ones(1)
+        group, query_factors = workload.groups[first[kind]], np.ones(1)
         scale = sizes[kind] * emphasis.weights[kind] ** q
         if math.isinf(goal.power):
             scale *= goal.target(first[kind])
@@ -91,12 +95,12 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
             scale *= group.weight ** (1.0 - q)
             if group.query_weights is not None:
                 used = group.query_weights > 0
-                own = np.power(group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count))
-        masses = [own * emphasis.vectors[n] ** q for n in numbers]
+                query_factors = np.power(group.query_weights, 1.0 - q, where=used, out=np.zeros(group.count))
+        masses = [query_factors * emphasis.vectors[n] ** q for n in numbers]
         sums = [float(m.sum()) for m in masses]
         by_kind[kind] = scale * math.prod(sums)
         for n, mass, total in zip(numbers, masses, sums, strict=True):
-            # a group whose queries all have the weight 0 adds nothing
+            # A group whose queries all have weight 0 contributes nothing.
             by_vector[n] += by_kind[kind] * mass / total if total > 0.0 else 0.0
     total = float(by_kind.sum())
     value = total ** (1.0 / q)
@@ -106,72 +110,76 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
 def proven(
     workload: Workload, goal: Objective, emphasis: Emphasis, parts: Decomposition, solutions: list[SpaceSolution]
 ) -> float:
-    """Return the lower bound on the norm of the variances at privacy cost 1 that weights and their solutions prove."""
+    """Return the lower bound on the norm of the variances at privacy cost 1.
+
+    It follows from the query weights and the certificates of their solutions.
+    """
     return separate_bound(parts, solutions) / dual_norm(workload, goal, emphasis)[0]
 
 
 class PointWeights:
-    """A weight for every single query of every kind of group, from factored ones.
+    """Separate weights for all queries of every class of groups.
 
     Parameters
     ----------
-    asked : the queries by kind, none of them with a vector that runs over all queries of a group.
-    emphasis : the factored weights to begin with.
+    asked : queries by class; no class may have one vector over all queries of a group.
+    emphasis : initial factored weights.
     """
 
     def __init__(self, asked: Sequence[Asked], emphasis: Emphasis) -> None:
         self.masses: list[Array] = []
-        for kind, (one, numbers) in enumerate(zip(asked, emphasis.uses, strict=True)):
-            mass = np.array(one.groups * emphasis.weights[kind] * one.target)
-            for together in one.queries.sets:
+        for kind, (queries, numbers) in enumerate(zip(asked, emphasis.uses, strict=True)):
+            mass = np.array(queries.groups * emphasis.weights[kind] * queries.target)
+            for together in queries.queries.sets:
                 for p in together:
                     mass = np.multiply.outer(mass, emphasis.vectors[numbers[p]])
-            self.masses.append(mass.reshape([table.shape[1] for table in one.queries.tables]))
+            self.masses.append(mass.reshape([table.shape[1] for table in queries.queries.tables]))
 
     @staticmethod
     def fits(asked: Sequence[Asked]) -> bool:
-        """Return whether there are few enough queries."""
+        """Return whether the number of queries is within the limit."""
         return all(len(one.queries.tables) <= len(AXES) for one in asked) and (
-            sum(math.prod(len(t.T) for t in one.queries.tables) for one in asked) <= MOST
+            sum(math.prod(len(t.T) for t in one.queries.tables) for one in asked) <= MAX_POINT_WEIGHTS
         )
 
     def follow(self, asked: Sequence[Asked], noises: Array) -> None:
-        """Give weight to the queries above the mean variance.
+        """Raise the weights of queries above the mean variance and lower the others.
 
-        ``noises``, squared, have shape (space kinds,).
+        ``noises`` are squared noise scales, shape (space classes,).
         """
-        found = []
-        for one in asked:
-            tables = one.queries.tables
+        variances = []
+        for queries in asked:
+            tables = queries.queries.tables
             axes = AXES[: len(tables)]
             terms = ",".join(["s", *("s" + a for a in axes)])
-            s = noises[list(one.spaces)] / one.target
-            found.append(np.einsum(f"{terms}->{axes}", s, *tables, optimize=True))
+            s = noises[list(queries.spaces)] / queries.target
+            variances.append(np.einsum(f"{terms}->{axes}", s, *tables, optimize=True))
         total = math.fsum(float(m.sum()) for m in self.masses)
-        mean = math.fsum(float(np.vdot(m, v)) for m, v in zip(self.masses, found, strict=True)) / total
-        self.masses = [m * (v / mean) ** POWER for m, v in zip(self.masses, found, strict=True)]
+        mean = math.fsum(float(np.vdot(m, v)) for m, v in zip(self.masses, variances, strict=True)) / total
+        self.masses = [m * (v / mean) ** POWER for m, v in zip(self.masses, variances, strict=True)]
         total = math.fsum(float(m.sum()) for m in self.masses)
         self.masses = [m / total for m in self.masses]
 
     def earned(
         self, asked: Sequence[Asked], counts: Array, noises: Array, emphasis: Emphasis
     ) -> tuple[list[Array], Array]:
-        """Return what the queries earn in variance, by vector of the emphasis, and the noises that are best for them.
+        """Return the weighted variances by vector of the emphasis, and the optimal squared noise.
 
-        ``counts`` and ``noises``, squared and at privacy cost 1, have shape (space kinds,), as what is returned.
+        ``counts``, ``noises`` (squared, at privacy cost 1) and the returned noise have shape
+        (space classes,).
         """
         sums, out = np.zeros(len(counts)), [np.zeros(len(v)) for v in emphasis.vectors]
-        for one, mass, numbers in zip(asked, self.masses, emphasis.uses, strict=True):
-            tables = one.queries.tables
+        for queries, mass, numbers in zip(asked, self.masses, emphasis.uses, strict=True):
+            tables = queries.queries.tables
             axes = AXES[: len(tables)]
-            for c, (together, table) in enumerate(zip(one.queries.sets, tables, strict=True)):
+            for c, (together, table) in enumerate(zip(queries.queries.sets, tables, strict=True)):
                 others = [i for i in range(len(tables)) if i != c]
                 terms, ends = ",".join([axes, *("s" + axes[i] for i in others)]), "s" * bool(others) + axes[c]
-                rest = np.einsum(f"{terms}->{ends}", mass, *(tables[i] for i in others), optimize=True)
-                own = rest * table / one.target
+                weighted = np.einsum(f"{terms}->{ends}", mass, *(tables[i] for i in others), optimize=True)
+                by_query = weighted * table / queries.target
                 if c == 0:
-                    sums += np.bincount(one.spaces, own.sum(axis=1), minlength=len(counts))
-                tensor = (noises[list(one.spaces)] @ own).reshape([len(out[numbers[p]]) for p in together])
+                    sums += np.bincount(queries.spaces, by_query.sum(axis=1), minlength=len(counts))
+                tensor = (noises[list(queries.spaces)] @ by_query).reshape([len(out[numbers[p]]) for p in together])
                 for i, p in enumerate(together):
                     out[numbers[p]] += tensor.sum(axis=tuple(a for a in range(len(together)) if a != i))
         best = np.sqrt(counts / np.maximum(sums, 1e-300))
@@ -179,38 +187,57 @@ class PointWeights:
 
 
 def gains(earned: Array, now: Array) -> Array:
-    """Return logs of what is earned over what is earned now, 0 in the mean. All have shape (queries of a part,)."""
+    """Return the centered logarithm of ``earned`` over ``now``, shape (queries of a part,)."""
     if not earned.any():
         return np.zeros(len(earned))
     ratio = np.log(np.maximum(earned, 1e-300) / np.maximum(now, 1e-300))
     return np.clip(ratio - float(earned @ ratio) / float(earned.sum()), -1.0, 1.0)
 
 
+# Largest number of solves of the weighted sum in a search.
 EVALUATIONS = 40
-APART = 2.0  # what a search for weights of its own takes, over one that symmetries halve and that is shared
-GAP = 1e-5  # of the standard error: closer is not worth another step
-COARSE = 1e-4  # gap of the shares in the first steps
-FINE = 1e-7  # gap of the shares of the plan
-ROUGH, LOOSE = 1e-3, 0.1  # gap of the strategies on the way: this, and this times the square of the last move
-CALMER = 0.6  # shares are searched again when weights move by this much less than when they last were ...
-CALM = 0.02  # ... or by this little, where every step may be the best
-SETTLED = 0.05  # once the bound gains less than this share of the gap, it is the plan that is far from the best ...
-DROP = 0.3  # ... and gets better weights for single queries, where no vector falls below exp(-DROP) of what it was
-MEMORY = 8  # points that the acceleration looks back on
-RIDGE = 1e-3  # directions this much shorter than the longest are left out of it
-SETBACK = 1e-3  # of the logarithm of the bound that one step may lose
-PROGRESS = 1e-4  # of the variance: a step that gains less is none
-PATIENCE = 6  # steps without progress
-REACH = 12.0  # weights within a vector differ by at most exp(REACH), so that no query drops out of the Gram
-WHOLE_QUERIES = 20_000  # groups up to this size may have a weight for every single query ...
-WHOLE_CELLS = 400  # ... when their tables are this small, because their spaces are then solved densely
+# Forecast: time of a solve with separate weights over one with symmetries and shared solutions.
+SEPARATE_SOLVE_FACTOR = 2.0
+# Relative gap of the standard error at which the search stops.
+STOP_GAP = 1e-5
+# Relative gap of the budget shares in the first steps, and of the final plan.
+FIRST_SHARE_GAP = 1e-4
+FINAL_SHARE_GAP = 1e-7
+# Gap of the strategies in intermediate steps: at most the first, and the second times the squared
+# last step.
+MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR = 1e-3, 0.1
+# Budget shares are optimised again if the step is this much shorter than at the last optimisation,
+# or shorter than SMALL_STEP, where every step may be the best one.
+RESHARE_STEP_RATIO = 0.6
+SMALL_STEP = 0.02
+# If a step closes less than this share of the gap, the plan is improved by separate query weights.
+SMALL_GAIN_SHARE = 0.05
+# There, no entry of a vector falls below exp(-MAX_LOG_DROP) times its previous value.
+MAX_LOG_DROP = 0.3
+# Number of previous points in the Anderson acceleration.
+ANDERSON_MEMORY = 8
+# Cutoff of small singular values in the Anderson acceleration, relative to the largest.
+ANDERSON_CUTOFF = 1e-3
+# Largest accepted decrease of the logarithm of the bound in one step.
+MAX_LOG_SETBACK = 1e-3
+# Smallest relative gain of the variance that counts as progress, and allowed steps without
+# progress.
+MIN_PROGRESS = 1e-4
+MAX_STALE_STEPS = 6
+# Weights within a vector differ by at most exp(MAX_LOG_RANGE), so that no query vanishes from the
+# Gram matrix.
+MAX_LOG_RANGE = 12.0
+# Queries of the workload and cells of a table up to which a group has a weight for every query:
+# the spaces of such a group are solved densely.
+WHOLE_QUERIES = 20_000
+WHOLE_CELLS = 400
 Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
 Solve = Callable[[Workload, tuple[Array, ...], float], Step]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Candidate:
-    """One step: the weights, what they led to and what they prove."""
+    """Weights of one step with their strategies, budget shares and lower bound."""
 
     emphasis: Emphasis
     point: Array
@@ -226,17 +253,18 @@ class Candidate:
 
 
 class TradeoffSearch:
-    """Searches weights for one workload; see the module's text.
+    """Search for query weights; see the module docstring.
 
     Parameters
     ----------
-    goal : the objective.
-    split : how queries fall into residual spaces.
-    labels : what a mechanism tells attributes apart by.
-    solve : the mechanism for the weighted sum: workload, duals to start from and the gap of the standard error that is
-        close enough -> decomposition, solutions, duals, endings.
-    tell : called with a fraction and a text.
-    known : a value that another plan reaches: the search ends where its bound says that no smaller one can come.
+    goal : objective.
+    split : split of queries into residual spaces.
+    labels : labels that distinguish attributes of equal size for the mechanism.
+    solve : solver of the weighted sum: workload, initial duals and target gap of the standard error
+        -> decomposition, solutions, duals, endings.
+    tell : progress callback with a fraction and a text.
+    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    known : objective value of another plan; the search stops when its bound reaches this value.
     """
 
     def __init__(
@@ -256,41 +284,46 @@ class TradeoffSearch:
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
         self.best: Candidate | None = None
         self.witness: Candidate | None = None
-        self.pending: Candidate | None = None  # the calmest whose shares were not searched
-        self.shared = math.inf  # how much the weights moved when shares were searched last
-        self.moved = math.inf  # by how much the weights moved last
+        # The candidate with the smallest step whose shares are not yet optimised.
+        self.pending: Candidate | None = None
+        # Length of the step at the last optimisation of shares, and of the last step.
+        self.shared = math.inf
+        self.moved = math.inf
         self.evaluations = self.stale = 0
         self.last: tuple[Array, ...] = ()
-        self.now: Candidate | None = None  # what the last step led to
-        self._lay_out()
+        # Candidate of the last step.
+        self.now: Candidate | None = None
+        self._define_variables()
 
-    def _lay_out(self) -> None:
-        """Decide which vectors there are: variables are logs of kind weights, then logs of the vectors."""
+    def _define_variables(self) -> None:
+        """Define the variables: logarithms of class weights, then logarithms of the vectors."""
         groups = [self.workload.groups[i] for i in self.same.examples]
-        # a weight for every query is more than weights by part can say, and affordable for small groups alone
+        # A weight for every query is more general than products, but feasible for small groups
+        # only.
         small = sum(g.count for g in self.workload.groups) <= WHOLE_QUERIES
         numbers: dict[Any, int] = {}
         self.starts: list[Array] = []
         uses, self.whole = [], []
         for kind, group in enumerate(groups):
             cells = math.prod(group.sizes)
-            whole = group.query_weights is not None or (len(group.parts) > 1 and small and cells <= WHOLE_CELLS)
-            self.whole.append(whole)
-            if whole:
+            per_query = group.query_weights is not None or (len(group.parts) > 1 and small and cells <= WHOLE_CELLS)
+            self.whole.append(per_query)
+            if per_query:
                 keys: list[Any] = [("group", kind)]
-                own = [np.ones(group.count) if group.query_weights is None else group.query_weights]
+                initial = [np.ones(group.count) if group.query_weights is None else group.query_weights]
             else:
-                keys, own = [], []
-                # one vector for all groups keeps what every space is asked a product; so do two, where one of them is
-                # for parts that stand alone among tables of cells, and their best weights are others
+                keys, initial = [], []
+                # One vector shared by all groups keeps the weights of every space a product.  Groups
+                # with at most one uneven part need other weights, for which a second vector does the
+                # same.
                 uneven = sum(not even(part) for part in group.parts)
                 for part in group.parts:
                     roles = tuple(self.same.spaces.get((group.attributes[a],), -1) for a in part.axes)
                     names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
                     shared = (uneven > 1, part.key, roles if min(roles) >= 0 else names)
                     keys.append(("group", kind) if len(group.parts) == 1 else shared)
-                    own.append(np.ones(part.count))
-            for key, start in zip(keys, own, strict=True):
+                    initial.append(np.ones(part.count))
+            for key, start in zip(keys, initial, strict=True):
                 if key not in numbers:
                     numbers[key] = len(self.starts)
                     self.starts.append(start)
@@ -302,15 +335,16 @@ class TradeoffSearch:
         ends = np.cumsum([len(groups), *(len(v) for v in self.starts)])
         self.windows = [slice(a, b) for a, b in itertools.pairwise(ends)]
         self.variables = int(ends[-1])
-        self.sharp = not math.isinf(self.goal.power) or any(self.whole)  # whether single queries had their say
+        # Whether separate query weights are done or not applicable.
+        self.sharp = not math.isinf(self.goal.power) or any(self.whole)
 
     def emphasis(self, x: Array) -> Emphasis:
-        """Return the weights of a point. A point has shape (kind weights + entries of all vectors,)."""
+        """Return the weights at a point of shape (class weights + entries of all vectors,)."""
         vectors = []
         for start, window in zip(self.starts, self.windows, strict=True):
-            # only ratios within a vector count: its size is the weight of the kind
-            own = x[window] - x[window].max()
-            vectors.append(start if np.abs(own).max(initial=0.0) < 1e-9 else start * np.exp(own))
+            # Only ratios within a vector matter: its scale is part of the class weight.
+            logs = x[window] - x[window].max()
+            vectors.append(start if np.abs(logs).max(initial=0.0) < 1e-9 else start * np.exp(logs))
         return Emphasis(
             kinds=self.same.kinds,
             weights=self.weights * np.exp(x[: len(self.weights)]),
@@ -320,18 +354,23 @@ class TradeoffSearch:
         )
 
     def evaluate(self, x: Array) -> tuple[float, Array, Array, Array]:
-        """Return the log of the dual value, log of what each weight earns over what it costs, these costs, and masses.
+        """Evaluate the dual objective at a point.
 
-        Earnings and costs have the shape of the point, masses (kinds,).
-        The costs are shares of the dual norm, the masses those of the kinds of groups in the best shares.
+        Returns
+        -------
+        value : logarithm of the dual value.
+        ratio : logarithm of gain over cost of every variable, shape of ``x``.
+        costs : cost of every variable as a share of the dual norm, shape of ``x``.
+        mass : multiplier of every class of groups in the budget allocation, shape (classes,).
         """
         if time.monotonic() > self.deadline and self.best is not None:
             raise TimeoutError
         emphasis = self.emphasis(x)
         self.evaluations += 1
-        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last, self._closeness())
+        parts, solutions, duals, endings = self.solve(emphasis.apply(self.workload), self.last, self._strategy_gap())
         self.last = duals
-        # weights far apart lose spaces in rounding: such a point is no plan, and the search turns back
+        # Very different weights lose spaces in rounding: the point has no plan, the search
+        # backtracks.
         if set(parts.spaces) != set(self.same.spaces):
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
@@ -340,15 +379,16 @@ class TradeoffSearch:
         total = math.fsum(math.sqrt(v) for v in values.values())
         noises = np.zeros(len(self.same.counts))
         for space, kind in self.same.spaces.items():
-            # the best shares for the weighted sum, where the search for those of the norm begins
+            # Optimal shares for the weighted sum, the initial value for the objective itself.
             noises[kind] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
         builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
-        asked = footprints(self.workload, blocks, builder, self.same, self.goal)
-        if asked is None:
+        queries = footprints(self.workload, blocks, builder, self.same, self.goal)
+        if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
-        slope = self._slope(emphasis, builder, asked, noises) / total**2
-        # at the optimum every weight earns in variance what it costs in the dual norm: the log of the ratio is the step
+        slope = self._variance_gradient(emphasis, builder, queries, noises) / total**2
+        # At the optimum the gain of every weight in variance equals its cost in the dual norm, so
+        # the logarithm of the ratio is the step.
         ratio = np.log(np.maximum(slope, 1e-300) / np.maximum(costs, 1e-300))
         candidate = Candidate(
             emphasis=emphasis,
@@ -359,76 +399,83 @@ class TradeoffSearch:
             endings=endings,
             noises=noises,
             bound=proven(self.workload, self.goal, emphasis, parts, solutions),
-            asked=asked,
-            unrest=math.sqrt(float(costs @ self._moving(x, ratio) ** 2) / float(costs.sum())),
+            asked=queries,
+            unrest=math.sqrt(float(costs @ self._free_ratio(x, ratio) ** 2) / float(costs.sum())),
         )
         self.moved, self.now = candidate.unrest, candidate
-        mass = self._keep(candidate)
+        mass = self._update_best(candidate)
         return 2.0 * math.log(total) - math.log(size), ratio, costs, mass
 
-    def _closeness(self) -> float:
-        """Return the gap of the strategies of the next step: closer than the weights are, they would be work lost."""
-        return 0.0 if self.best is None else min(ROUGH, LOOSE * self.moved**2)
+    def _strategy_gap(self) -> float:
+        """Return the target gap of the next strategies, in proportion to that of the weights."""
+        return 0.0 if self.best is None else min(MAX_STRATEGY_GAP, STRATEGY_GAP_FACTOR * self.moved**2)
 
-    def _tolerance(self) -> float:
-        """Return how close the shares of this step need to be: the strategies are still far off at first."""
+    def _share_gap(self) -> float:
+        """Return the target gap of the shares of this step, coarse in the first steps."""
         if self.best is None or self.witness is None:
-            return COARSE
-        # a tenth of the gap is as close as the gap can show
-        return min(COARSE, max(0.1 * GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
+            return FIRST_SHARE_GAP
+        # A tenth of the target gap is not visible in the result.
+        return min(FIRST_SHARE_GAP, max(0.1 * STOP_GAP, 0.02 * (self.best.value / self.witness.bound - 1.0)))
 
-    def _share(self, candidate: Candidate, gap: float) -> Array:
-        """Give a candidate the best shares and keep the best plan; return the mass of every kind of group."""
-        found = best_shares(candidate.asked, self.same.counts, self.goal, candidate.noises, gap)
+    def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
+        """Optimise the shares of a candidate and update the best plan; return the class masses."""
+        allocation = best_shares(candidate.asked, self.same.counts, self.goal, candidate.noises, gap)
         self.pending = None if self.pending is candidate else self.pending
-        if found.value < candidate.value:
-            shared = replace(candidate, noises=found.noises, value=found.value)
-            # one object stays one, so that a file holds its weights once
+        if allocation.value < candidate.value:
+            shared = replace(candidate, noises=allocation.noises, value=allocation.value)
+            # Keep best and witness identical if they were, so that a plan file stores the weights
+            # once.
             self.witness = shared if self.witness is candidate else self.witness
             self.best = shared if self.best is None or shared.value < self.best.value else self.best
-        return found.mass
+        return allocation.mass
 
-    def _keep(self, candidate: Candidate) -> Array:
-        """Keep what is best; return the mass of every kind of group where shares were searched, else their sizes."""
+    def _update_best(self, candidate: Candidate) -> Array:
+        """Update the best plan and bound; return the class masses, or sizes without new shares."""
         progress = False
         if self.witness is None or candidate.bound > self.witness.bound:
-            progress = self.witness is None or candidate.bound > self.witness.bound * (1.0 + PROGRESS)
+            progress = self.witness is None or candidate.bound > self.witness.bound * (1.0 + MIN_PROGRESS)
             self.witness = candidate
         if self.pending is None or candidate.unrest < self.pending.unrest:
             self.pending = candidate
         mass = self.same.sizes
-        # shares take as long as a step, and those of unfinished weights are no better than the last: once in a while
-        if candidate.unrest <= max(CALMER * self.shared, CALM):
+        # Optimising shares takes as long as a step and gains little while weights still change
+        # much.
+        if candidate.unrest <= max(RESHARE_STEP_RATIO * self.shared, SMALL_STEP):
             self.shared, before = candidate.unrest, math.inf if self.best is None else self.best.value
-            mass = self._share(candidate, self._tolerance())
-            progress = progress or self.best is None or self.best.value < before * (1.0 - PROGRESS)
+            mass = self._optimise_shares(candidate, self._share_gap())
+            progress = progress or self.best is None or self.best.value < before * (1.0 - MIN_PROGRESS)
         self.stale = 0 if progress else self.stale + 1
-        if self.best is None:  # no shares of the budget give all queries a finite error: `run` raises
+        # No shares of the budget give all queries a finite error: `run` raises.
+        if self.best is None:
             raise StopIteration
         gap = math.sqrt(self.best.value / self.witness.bound) - 1.0
         self.tell(self.evaluations / EVALUATIONS, f"Weighing the queries, gap {gap:.1e}")
-        if gap <= GAP or self.stale > PATIENCE or self.evaluations >= EVALUATIONS or self._lost():
+        if gap <= STOP_GAP or self.stale > MAX_STALE_STEPS or self.evaluations >= EVALUATIONS or self._cannot_improve():
             raise StopIteration
         return mass
 
-    def _lost(self) -> bool:
-        """Return whether nothing better than what is known can come of this search."""
+    def _cannot_improve(self) -> bool:
+        """Return whether the bound excludes a plan better than that of another search."""
         return self.witness is not None and self.witness.bound >= self.known
 
-    def _slope(self, emphasis: Emphasis, builder: VarianceBuilder, asked: list[Asked], noises: Array) -> Array:
-        """Return the derivative of the weighted sum of variances by the variables, at fixed strategies and shares."""
+    def _variance_gradient(
+        self, emphasis: Emphasis, builder: VarianceBuilder, queries: list[Asked], noises: Array
+    ) -> Array:
+        """Return the gradient of the weighted sum of variances at fixed strategies and shares."""
         out = np.zeros(self.variables)
         for kind, numbers in enumerate(emphasis.uses):
             group = self.workload.groups[self.same.examples[kind]]
-            found = builder.group(group)
-            flat: Footprint = footprint(found, np.ones(group.count)) if self.whole[kind] else asked[kind].queries
-            s = noises[list(asked[kind].spaces)] * self.same.sizes[kind] * emphasis.weights[kind]
+            group_variances = builder.group(group)
+            flat: Footprint = (
+                footprint(group_variances, np.ones(group.count)) if self.whole[kind] else queries[kind].queries
+            )
+            s = noises[list(queries[kind].spaces)] * self.same.sizes[kind] * emphasis.weights[kind]
             sets = [tuple(range(1))] if self.whole[kind] else flat.sets
             shapes = [(group.count,)] if self.whole[kind] else [tuple(group.parts[p].count for p in t) for t in sets]
             if not numbers:
                 out[kind] += float(s @ flat.tables[0][:, 0])
                 continue
-            # weighted sums over single parts of a table that couples several
+            # Weighted sums over each part of a table that couples several parts.
             along: dict[int, Array] = {}
             totals = []
             for together, shape, table in zip(sets, shapes, flat.tables, strict=True):
@@ -437,8 +484,8 @@ class TradeoffSearch:
                     others = [None if q == p else emphasis.vectors[numbers[q]] for q in together]
                     along[p] = contract(tensor, others, 1) * emphasis.vectors[numbers[p]]
                 totals.append(along[together[0]].sum(axis=1))
-            whole = np.prod(totals, axis=0)
-            out[kind] += float(s @ whole)
+            products = np.prod(totals, axis=0)
+            out[kind] += float(s @ products)
             for k, together in enumerate(sets):
                 rest = s * np.prod([t for i, t in enumerate(totals) if i != k], axis=0)
                 for p in together:
@@ -446,7 +493,7 @@ class TradeoffSearch:
         return out
 
     def run(self) -> Candidate:
-        """Return the best candidate found; `witness` proves the best bound."""
+        """Return the best candidate; the attribute ``witness`` proves the best bound."""
         with contextlib.suppress(StopIteration, TimeoutError):
             *_, mass = self.evaluate(np.zeros(self.variables))
             counts = np.array([self.workload.groups[i].count for i in self.same.examples]) * self.same.sizes
@@ -454,15 +501,19 @@ class TradeoffSearch:
             self._climb(np.concatenate([level - level.max(), np.zeros(self.variables - len(level))]))
         if self.best is None or self.witness is None:
             raise PlanError(LOST)
-        if not self.sharp and self.best.value > self.witness.bound * (1.0 + GAP) ** 2 and not self._lost():
+        if (
+            not self.sharp
+            and self.best.value > self.witness.bound * (1.0 + STOP_GAP) ** 2
+            and not self._cannot_improve()
+        ):
             with contextlib.suppress(StopIteration, TimeoutError):
                 self._sharpen(self.best)
         for candidate in filter(None, (self.pending, self.best)):
-            self._share(candidate, FINE)
+            self._optimise_shares(candidate, FINAL_SHARE_GAP)
         return self.best
 
     def _climb(self, x: Array) -> None:
-        """Multiply every weight by what it earns over what it costs, with Anderson acceleration, until stopped."""
+        """Iterate fixed-point steps with Anderson acceleration until `StopIteration`."""
         step = 1.0 / self.goal.conjugate
         points: list[Array] = []
         moves: list[Array] = []
@@ -471,69 +522,72 @@ class TradeoffSearch:
         while True:
             before = 0.0 if self.witness is None else self.witness.bound
             value, ratio, costs, _ = self.evaluate(x)
-            if self.best is None or self.witness is None:  # nothing to turn back to: `run` raises
+            # There is no point to backtrack to: `run` raises.
+            if self.best is None or self.witness is None:
                 return
-            gained, left = self.witness.bound - before, self.best.value - self.witness.bound
-            if self._hurried() and self.moved <= CALM and gained < SETTLED * left:
+            gained, gap = self.witness.bound - before, self.best.value - self.witness.bound
+            if self._should_sharpen() and self.moved <= SMALL_STEP and gained < SMALL_GAIN_SHARE * gap:
                 self._sharpen(self.best)
-            if not math.isfinite(value) or value < good[0] - SETBACK:
-                # too far: go on plainly from the last good point, a shorter way each time
+            if not math.isfinite(value) or value < good[0] - MAX_LOG_SETBACK:
+                # Backtrack from the last good point without acceleration, with half the step each
+                # time.
                 shorter *= 0.5
-                x, points, moves = self._inside(good[1] + shorter * good[2]), [], []
+                x, points, moves = self._clip_range(good[1] + shorter * good[2]), [], []
                 continue
             shorter, good = 1.0, (value, x, step * ratio)
-            points, moves = [*points[1 - MEMORY :], x], [*moves[1 - MEMORY :], step * ratio]
+            points, moves = [*points[1 - ANDERSON_MEMORY :], x], [*moves[1 - ANDERSON_MEMORY :], step * ratio]
             x = points[-1] + moves[-1]
             if len(points) > 1:
                 dx, df = np.diff(points, axis=0).T, np.diff(moves, axis=0).T
-                # weights that are on their way out never settle: what they do must not count
+                # Weights that tend to zero never converge; scaling by cost ignores them.
                 heavy = np.sqrt(costs)
-                gamma = np.linalg.lstsq(heavy[:, None] * df, heavy * moves[-1], rcond=RIDGE)[0]
+                gamma = np.linalg.lstsq(heavy[:, None] * df, heavy * moves[-1], rcond=ANDERSON_CUTOFF)[0]
                 x = x - (dx + df) @ gamma
-            x = self._inside(x)
+            x = self._clip_range(x)
 
-    def _hurried(self) -> bool:
-        """Return whether better weights for single queries are still to be found, in the half of the time left."""
+    def _should_sharpen(self) -> bool:
+        """Return whether half of the time is over and separate query weights were not tried."""
         return not self.sharp and time.monotonic() > 0.5 * (self.started + self.deadline)
 
     def _sharpen(self, first: Candidate) -> None:
-        """Let the weights follow what single queries earn, as long as that leads to better plans."""
-        self.sharp, lost = True, 0
+        """Follow separate query weights while the plan improves."""
+        self.sharp, stalled = True, 0
         if not PointWeights.fits(first.asked):
             return
         single, now, noises = PointWeights(first.asked, first.emphasis), first, first.noises
-        while lost < 2 and self.best is not None:
-            before, self.stale, self.shared = self.best.value, 0, math.inf  # shares of every step are searched
+        while stalled < 2 and self.best is not None:
+            # An infinite last step makes every step optimise its shares.
+            before, self.stale, self.shared = self.best.value, 0, math.inf
             single.follow(now.asked, noises)
             earned, best = single.earned(now.asked, self.same.counts, noises, now.emphasis)
-            own = self._slope(now.emphasis, self._builder(now), now.asked, noises)
+            current = self._variance_gradient(now.emphasis, self._builder(now), now.asked, noises)
             x = now.point.copy()
             for window, vector in zip(self.windows, earned, strict=True):
-                x[window] += gains(vector, own[window])
-            # light queries would fall to weights of nothing, and their variances rise without end
-            x, noises = np.maximum(x, first.point - DROP), best
+                x[window] += gains(vector, current[window])
+            # Otherwise weights of light queries would tend to 0 and their variances to infinity.
+            x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best
             if not math.isfinite(self.evaluate(x)[0]) or self.now is None:
                 return
-            now, left = self.now, before - (self.witness.bound if self.witness else 0.0)
-            lost = 0 if before - self.best.value > SETTLED * left else lost + 1
+            now, gap = self.now, before - (self.witness.bound if self.witness else 0.0)
+            stalled = 0 if before - self.best.value > SMALL_GAIN_SHARE * gap else stalled + 1
 
-    def _builder(self, made: Candidate) -> VarianceBuilder:
-        blocks = unit_blocks(made.parts, made.solutions)
+    def _builder(self, candidate: Candidate) -> VarianceBuilder:
+        blocks = unit_blocks(candidate.parts, candidate.solutions)
         return VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
 
-    def _moving(self, x: Array, ratio: Array) -> Array:
-        """Return the ratio, with 0 for weights that are as small as they may be and would fall."""
-        return np.where((self._inside(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
+    def _free_ratio(self, x: Array, ratio: Array) -> Array:
+        """Return the ratio, with 0 for weights at their lower limit that would fall."""
+        return np.where((self._clip_range(x - 1e-9 * (ratio < 0)) >= x) & (ratio < 0), 0.0, ratio)
 
-    def _inside(self, x: Array) -> Array:
+    def _clip_range(self, x: Array) -> Array:
         out = x.copy()
         for window in [slice(0, len(self.weights)), *self.windows]:
-            own = out[window]
-            out[window] = np.maximum(own - own.max(), -REACH)
+            logs = out[window]
+            out[window] = np.maximum(logs - logs.max(), -MAX_LOG_RANGE)
         return out
 
     def tradeoff(self) -> Tradeoff:
-        """Return what a plan file keeps of the search."""
+        """Return the solver state for a plan file."""
         assert self.best is not None
         assert self.witness is not None
         witness = None if self.witness is self.best else self.witness.emphasis
