@@ -1,19 +1,19 @@
 """Common part of several plans, with the residual of each.
 
-The look that several plans share, as a plan of its own, and whether plans can share one at all.
+`coarse_or_fine` splits plans on one schema, residual space by residual space, into a look (the
+common part, which every plan would release) and one residual per plan.  The look is measured first,
+and the choice between the plans is made from its answers.  Look and residual together have exactly
+the output distribution and the cost of the chosen plan, so the choice itself costs nothing.
+`nested_choices` makes a chain of such choices.
 
-Coarse or fine: what several plans share can be measured first, and the choice made after looking at it.
+The functionals of a residual space must be the same in every plan.  This is so for plans with
+uniform centers; for tuned centers and complements it is so if plans on the same attributes have the
+same ones.  Plans that measure several spaces with one strategy, such as tuned plans on small
+domains, are refused.
 
-`coarse_or_fine` splits plans on one schema, residual space by residual space, into a look that all of them would
-release anyway and what is left of each.  Look and residual together say exactly what the chosen plan alone would say,
-and cost exactly the same, so the choice costs nothing.
-
-The same functionals must stand behind a residual space in every plan.  Plans with uniform centers always agree; tuned
-centers and complements do when the plans that measure the same attributes have the same ones.  Plans that measure
-several spaces with one strategy, as tuned plans on small domains do, are refused.
-
-Two steps round twice.  Their grid is finer than that of a plan, which makes the rounding of both together smaller than
-that of the plan alone; where that is not enough, all noise is raised by one factor, `stretch`.
+Two steps round twice.  Their grid is finer than that of a plan, so that the rounding of both steps
+together is smaller than that of the plan alone.  Where it is not, the noise of all blocks is raised
+by one factor, `stretch`.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 3 and 5, on the blocks of `engine.plans.plan`.
 """
@@ -50,7 +50,10 @@ MECHANISM = "common part"
 
 
 def price(option: Plan) -> float:
-    """Return what an option takes from the budget: a plan its pcost, a look that is gone on to what it spends."""
+    """Return the cost of an option, in pcost.
+
+    For the look of a later choice this is its spend, otherwise the pcost of the plan.
+    """
     return option.budget.pcost if option.mechanism == MECHANISM else option.pcost
 
 
@@ -64,12 +67,19 @@ def look_plan(
 ) -> Plan:
     """Return the look as a plan, for the groups of the options that it answers in full.
 
-    Centers have shape (n_i,); ``joint`` is that of `Plan`.
+    Parameters
+    ----------
+    options : the plans to choose from.
+    blocks : the common part, by residual space.
+    spend : cost of the look, in pcost.
+    max_records : largest number of records.
+    split : centers, of shape (n_i,), and complements of all plans.
+    joint : as in `Plan`.
     """
     groups = {(g.attributes, g.key): g for p in options for g in p.workload.groups}
     used = {name for space in blocks for name in space}
-    made = Plan(
-        # what it does not answer goes below; until then nothing has a weight
+    full_plan = Plan(
+        # groups that the look does not answer are removed below; until then all weights are zero
         workload=Workload(options[0].schema, tuple(replace(g, weight=0.0) for g in groups.values())),
         budget=options[0].budget.at(spend),
         mechanism=MECHANISM,
@@ -85,12 +95,14 @@ def look_plan(
             complements={pair: c for pair, c in split.complements.items() if pair in blocks},
         ),
     )
-    inside = [i for i, g in enumerate(made.workload.groups) if set(g.attributes) <= used and _answers(made, i)]
-    answered = tuple(list(groups.values())[i] for i in inside)
-    workload = Workload(made.schema, answered)
+    answered_positions = [
+        i for i, g in enumerate(full_plan.workload.groups) if set(g.attributes) <= used and _answers(full_plan, i)
+    ]
+    answered = tuple(list(groups.values())[i] for i in answered_positions)
+    workload = Workload(full_plan.schema, answered)
     if not answered and () in blocks:
         workload = workload.add((), "total")
-    return replace(made, workload=workload)
+    return replace(full_plan, workload=workload)
 
 
 def _answers(plan: Plan, group: int) -> bool:
@@ -98,60 +110,60 @@ def _answers(plan: Plan, group: int) -> bool:
 
 
 def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
-    """Return the split of all plans together, or refuse when they stand for different functionals."""
-    whole = [p.mechanism for p in options if type(p) is not Plan]
-    if whole:
+    """Return the split of all plans together; refuse plans that measure different functionals."""
+    full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
+    if full_table_mechanisms:
         raise PlanError(
-            f"A plan by {whole[0]!r} measures whole tables, not residual spaces, so what it shares with others is not "
-            "known block by block. Plan with 'querysmasher', 'residualplanner' or 'wff'."
+            f"A plan by {full_table_mechanisms[0]!r} measures full tables, not residual spaces, so its common part "
+            "with other plans is not available block by block. Plan with 'querysmasher', 'residualplanner' or 'wff'."
         )
     united = [name for name, p in zip(names, options, strict=True) if p.split.unions]
     if united:
         raise PlanError(
-            f"'{united[0]}' measures several residual spaces with one strategy, so what it shares with others is not "
-            'known space by space. Plan all options with centers="uniform".'
+            f"'{united[0]}' measures several residual spaces with one strategy, so its common part with other plans is "
+            'not available space by space. Plan all options with centers="uniform".'
         )
     centers, complements = dict[str, Array](), dict[Space, Complement]()
     for plan in options:
         for name in {name for space in plan.blocks for name in space}:
-            pi = plan.split.centers.get(name)
-            others = [p for p in options if any(name in space for space in p.blocks)]
-            if any(digest(pi) != digest(p.split.centers.get(name)) for p in others):
+            plan_centers = plan.split.centers.get(name)
+            sharing = [p for p in options if any(name in space for space in p.blocks)]
+            if any(digest(plan_centers) != digest(p.split.centers.get(name)) for p in sharing):
                 raise PlanError(
                     f"The plans split '{name}' at different centers, so that its residual spaces are not the same. "
                     'Plan all options with centers="uniform".'
                 )
-            if pi is not None:
-                centers[name] = pi
+            if plan_centers is not None:
+                centers[name] = plan_centers
         for pair in (space for space in plan.blocks if len(space) == 2):
-            mine = plan.split.complements.get(pair)
+            complement = plan.split.complements.get(pair)
             keys = {c.key if (c := p.split.complements.get(pair)) else None for p in options if pair in p.blocks}
             if len(keys) > 1:
                 raise PlanError(
                     f"The plans split {set_name(pair)} in different ways, so that its residual spaces are not the "
                     'same. Plan all options with centers="uniform".'
                 )
-            if mine is not None:
-                complements[pair] = mine
+            if complement is not None:
+                complements[pair] = complement
     return Split(centers=centers, complements=complements)
 
 
 FORMAT = "coarse-or-fine/1"
 FINER = "look closer"
-STRETCHES = 20
+MAX_STRETCH_STEPS = 20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Residual:
-    """What must be measured after the look to know all that one plan says.
+    """Residual of one plan: what must be measured after the look to have the plan's information.
 
     Attributes
     ----------
     schema, max_records : as in the plan.
-    blocks : residual space -> strategy, noise and grid; spaces that the look says all about are missing.
-    rests : for the spaces that the look measures, how the two are put together.
-    spend : what this step takes from the budget, in pcost; 0 when there is nothing to measure.
-    rows_per_person : the most rows of one person that are counted.
+    blocks : residual space -> strategy, noise and grid; without the spaces that the look covers.
+    rests : for the spaces that the look measures, the residual that combines both steps.
+    spend : cost of this step, in pcost; 0 if there is nothing to measure.
+    rows_per_person : largest number of rows of one person that are counted.
     """
 
     schema: Schema
@@ -163,7 +175,7 @@ class Residual:
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of these blocks alone, rounded up; with the look it is covered by the two spends."""
+        """Privacy cost of these blocks alone, rounded up; with the look, the two spends cover it."""
         return Budget(pcost=1.0, rows_per_person=self.rows_per_person).of_person(
             total_pcost(self.blocks, self.max_records)
         )
@@ -171,16 +183,18 @@ class Residual:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CommonPlan:
-    """Several plans, what they share, and what is left of each; made by `coarse_or_fine`.
+    """Several plans with their common part and residuals, as returned by `coarse_or_fine`.
 
     Attributes
     ----------
-    options, names : the plans to choose from, with a name for people each.
-    look : plan of the common part; its workload holds those groups of the options that it can answer in full.
-    residuals : what is left of each plan.
-    found : residual space -> how its common part was found, in words.
-    stretch : factor of all noise against the plans alone; 1 but for rounding that would pass the budget.
-    following : the next choice of a chain, whose look is the last option of this one; see `nested_choices`.
+    options, names : the plans to choose from, and their names on screen.
+    look : plan of the common part; its workload has the groups of the options that it answers in
+        full.
+    residuals : the residual of each plan.
+    found : residual space -> method that computed its common part, as text.
+    stretch : factor of all noise against the plans alone; above 1 only if rounding would exceed the
+        budget.
+    following : the next choice of a chain; its look is the last option here; see `nested_choices`.
     """
 
     options: tuple[Plan, ...]
@@ -193,18 +207,18 @@ class CommonPlan:
 
     @property
     def analyses(self) -> tuple[tuple[str, Plan], ...]:
-        """Names and plans of all analyses that can be reached, those of later choices included."""
-        own = tuple(zip(self.names, self.options, strict=True))
-        return own if self.following is None else (*own[:-1], *self.following.analyses)
+        """Names and plans of all analyses that can be reached, including those of later choices."""
+        direct = tuple(zip(self.names, self.options, strict=True))
+        return direct if self.following is None else (*direct[:-1], *self.following.analyses)
 
     @property
     def spends(self) -> tuple[tuple[float, float], ...]:
-        """(look, residual) of every choice; as decimals they add up to the plan's pcost exactly."""
+        """Costs (look, residual) of every choice; their decimals sum exactly to the plan's pcost."""
         return tuple((self.look.budget.pcost, r.spend) for r in self.residuals)
 
     @property
     def saved(self) -> float:
-        """pcost of a separate look as a share of the largest pcost of a plan."""
+        """Cost (pcost) of a separate look, as a share of the largest pcost of a plan."""
         return self.look.budget.pcost / max(price(p) for p in self.options)
 
     @property
@@ -215,13 +229,16 @@ class CommonPlan:
     @cached_property
     def hash(self) -> str:
         """Identity of the options, in their order."""
-        later = "" if self.following is None else self.following.hash
-        return hashlib.sha256("|".join([FORMAT, later, *(p.hash for p in self.options)]).encode()).hexdigest()
+        following_hash = "" if self.following is None else self.following.hash
+        return hashlib.sha256("|".join([FORMAT, following_hash, *(p.hash for p in self.options)]).encode()).hexdigest()
 
     def position(self, option: int | str) -> int:
-        """Return the number of an option that is given by number or name.
+        """Return the position of an option, by its position or name.
 
-        Raises: PlanError if there is none.
+        Raises
+        ------
+        PlanError
+            There is no such option.
         """
         if isinstance(option, str) and option in self.names:
             return self.names.index(option)
@@ -230,14 +247,22 @@ class CommonPlan:
         raise PlanError(f"There is no option {option!r}; there are {', '.join(map(repr, self.names))}.")
 
     def budget_shares(self) -> pd.DataFrame:
-        """Return one row an option: option, shared and own pcost, and their exact sum, total; for bars."""
+        """Return one row per option for a bar chart: costs of the look, of the residual, and of
+        both.
+
+        Columns: option, shared, own and total, in pcost; total is exactly the sum of the other two.
+        """
         import pandas as pd
 
         rows = [(n, a, b, price(p)) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row a residual space and option: pcost of the plan's block there, and of the shared part of it."""
+        """Return one row per residual space and option, with the pcost of its block.
+
+        Columns: attributes, option, total (the plan's block), shared (the look's block) and found
+        (the method that computed the common part).
+        """
         import pandas as pd
 
         rows = []
@@ -249,23 +274,28 @@ class CommonPlan:
         return pd.DataFrame(rows, columns=["attributes", "option", "total", "shared", "found"])
 
     def combine(self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]) -> dict[Space, Array]:
-        """Return class coordinates of every space of an option from those of the look and the residual's answers.
+        """Return the class coordinates of every space of an option, estimated from both steps.
 
-        Estimates have shape (n_1 - 1, ..., n_k - 1) on their space.
-        ``answers`` are in counts, one axis per factor of the block.  Guarantee: unbiased, with the plan's covariance.
+        Parameters
+        ----------
+        option : position of the option.
+        look : class coordinates estimated by the look, shape (n_1 - 1, ..., n_k - 1) per space.
+        answers : answers of the option's residual, in counts, one axis per factor of the block.
+
+        Guarantee: the estimates are unbiased and have the plan's covariance.
         """
-        found = {}
+        coordinates = {}
         for space in self.options[option].blocks:
             if space in self.residuals[option].rests:
-                left = self.residuals[option].rests[space]
-                found[space] = left.combine(look[space], answers.get(space))
+                rest_of_space = self.residuals[option].rests[space]
+                coordinates[space] = rest_of_space.combine(look[space], answers.get(space))
             else:
                 block = self.residuals[option].blocks[space]
-                found[space] = undo_factors(block, answers[space])
-        return found
+                coordinates[space] = undo_factors(block, answers[space])
+        return coordinates
 
     def to_json(self) -> str:
-        """Return the options as JSON text; `from_json` makes the same split again."""
+        """Return the options as JSON text; `from_json` computes the same split from them."""
         plans = [json.loads(p.to_json()) for _, p in self.analyses]
         names, chain = [name for name, _ in self.analyses], self.following is not None
         data = {"format": FORMAT, "names": names, "options": plans, "chain": chain, "hash": self.hash}
@@ -273,7 +303,13 @@ class CommonPlan:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> CommonPlan:
-        """Return what `to_json` wrote.  Raises: PlanError if it is damaged."""
+        """Return what `to_json` wrote.
+
+        Raises
+        ------
+        PlanError
+            The text is damaged, or was changed.
+        """
         try:
             data = parse_json(text)
         except ValueError:
@@ -284,29 +320,33 @@ class CommonPlan:
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise PlanError("The names in the file of options are damaged. Export it again.")
         split = nested_choices if data.get("chain") else coarse_or_fine
-        made = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=names)
-        # the file holds requests, and the split is made anew from them: nothing in it is believed
-        if made.hash != data.get("hash"):
+        common = split(*(load_plan(json.dumps(p)) for p in data["options"]), names=names)
+        # the file stores requests only: the split is computed again, so a changed file has no
+        # effect
+        if common.hash != data.get("hash"):
             raise PlanError("The file of options was changed after it was written. Export it again.")
-        return made
+        return common
 
 
 def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
-    """Split plans into the look that they share and what is left of each; no record is read.
+    """Split plans into their common part (the look) and one residual per plan; reads no records.
 
     Parameters
     ----------
     options : two plans or more on one schema; their budgets may differ.
-    names : what people call them.
+    names : names of the options on screen.
 
-    Guarantee: for every option, look and residual have the plan's law, their spends add up to the plan's pcost to the
-    last digit, and the privacy cost of both, recomputed from what will be released, is at most that.
+    Guarantee: for every option, look and residual have the plan's output distribution; their spends
+    sum to the plan's pcost to the last digit; and the privacy cost of both, computed again from the
+    rounded blocks that will be released, is at most that.
 
     Raises
     ------
-    PlanError : fewer than two plans, different schemas, spaces that are measured together, splits that do not agree, or
-        nothing in common.
-    LimitExceeded : blocks that cannot be compared in memory.
+    PlanError
+        There are fewer than two plans; they have different schemas or splits, measure several
+        spaces with one strategy, or have no common part.
+    LimitExceeded
+        Blocks are too large to be compared in memory.
 
     >>> from engine.mechanisms import plan
     >>> from engine.workload import Attribute, Workload
@@ -314,83 +354,93 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcdefg"])
     >>> ways = [plan(Workload.all_ways(schema, ways=k, family="marginal"), Budget(pcost=1.0)) for k in (1, 2)]
     >>> both = coarse_or_fine(*ways, names=["one-way", "two-way"])
-    >>> round(both.saved, 3), both.maximal, [round(own, 3) for _, own in both.spends]
+    >>> round(both.saved, 3), both.maximal, [round(cost, 3) for _, cost in both.spends]
     (0.509, True, [0.491, 0.491])
     """
     names = _checked_names(options, names)
     unit = _agreed_unit(options)
     split = agreed_split(options, names)
-    # rounding is charged for that many records, so that the look may be used within the least of all caps
+    # rounding is charged for this number of records, so the look is valid up to the smallest limit
     max_records = min(p.max_records for p in options)
-    # what one option does not measure at all has no part in common with it
+    # only a space that every option measures can have a common part
     spaces = [s for s in options[0].blocks if all(s in p.blocks for p in options)]
-    ideal, found = dict[Space, Block](), dict[Space, str]()
+    ungridded, methods = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
-        shared = [p.blocks[space] for p in options]
-        block, found[space] = common_block(shared, split.given(space), split.complements.get(space))
+        space_blocks = [p.blocks[space] for p in options]
+        block, methods[space] = common_block(space_blocks, split.given(space), split.complements.get(space))
         if block is not None:
-            ideal[space] = block
-    if not ideal:
+            ungridded[space] = block
+    if not ungridded:
         raise PlanError(
             "These plans share nothing, so there is nothing to look at. Choose plans with a query in common, such as "
             "the total, or tables on some of the same attributes."
         )
     stretch = 1.0
-    for _ in range(STRETCHES):
-        # the look is rounded to its grid first, and what is left of a plan is what the look as rounded does not say
-        look = {space: on_grid(block, block.noise * stretch, max_records) for space, block in ideal.items()}
+    for _ in range(MAX_STRETCH_STEPS):
+        # the look is rounded to its grid first, and the residuals are those of the rounded look
+        look = {space: on_grid(block, block.noise * stretch, max_records) for space, block in ungridded.items()}
         rests = [
             {space: rest(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
             for p in options
         ]
-        parts = [_left(p, own, max_records, stretch) for p, own in zip(options, rests, strict=True)]
+        residual_blocks = [
+            _residual_blocks(p, plan_rests, max_records, stretch) for p, plan_rests in zip(options, rests, strict=True)
+        ]
         costs = [
-            unit.of_person(_together([look, part], max_records, p.joint)) / price(p)
-            for part, p in zip(parts, options, strict=True)
+            unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / price(p)
+            for plan_blocks, p in zip(residual_blocks, options, strict=True)
         ]
         if max(costs) <= 1.0:
             break
-        # costs fall with the square of the noise; one grid step on top, because noises are whole numbers of steps
+        # costs fall with the square of the noise; one more grid step, because noise is rounded up
+        # to the grid
         stretch *= math.sqrt(max(costs)) * (1.0 + 2.0**-GRID_BITS)
     else:
         raise PlanError(
-            f"Look and rest together cost {max(costs)} times what a plan alone costs. The split is refused; lower "
+            f"Look and residual together cost {max(costs)} times what a plan alone costs. The split is refused; lower "
             "max_records, or ask fewer queries."
         )
-    # the charge for the look is the same whatever is chosen later: it is spent before anybody can know
+    # the cost of the look does not depend on the later choice, because it is spent before it
     joint = any(p.joint for p in options) and cells_pcost(look, max_records) < total_pcost(look, max_records)
-    alone = cells_pcost(look, max_records) if joint else total_pcost(look, max_records)
-    spends = exact_split(unit.of_person(alone), [price(p) for p in options], own=[bool(part) for part in parts])
+    look_cost = cells_pcost(look, max_records) if joint else total_pcost(look, max_records)
+    spends = exact_split(
+        unit.of_person(look_cost),
+        [price(p) for p in options],
+        own=[bool(plan_blocks) for plan_blocks in residual_blocks],
+    )
     residuals = tuple(
         Residual(
             schema=p.schema,
             max_records=max_records,
-            blocks=part,
-            rests=own,
+            blocks=plan_blocks,
+            rests=plan_rests,
             spend=spend,
             rows_per_person=unit.rows_per_person,
         )
-        for p, part, own, (_, spend) in zip(options, parts, rests, spends, strict=True)
+        for p, plan_blocks, plan_rests, (_, spend) in zip(options, residual_blocks, rests, spends, strict=True)
     )
     return CommonPlan(
         options=options,
         names=names,
         look=look_plan(options, look, spends[0][0], max_records, split, joint),
         residuals=residuals,
-        found=found,
+        found=methods,
         stretch=stretch,
     )
 
 
 def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> CommonPlan:
-    """Split plans from coarse to fine into a chain of choices: the coarsest, or go on and look closer.
+    """Split plans from coarse to fine into a chain of choices: take the coarsest plan, or go on.
 
-    The last choice is between the last two plans.  Each choice before it is between one plan and the look of the next
-    choice, so that to go on is to measure what that look has beyond the present one.  Every way through the chain costs
-    what the plan at its end costs alone.  Arguments and errors are those of `coarse_or_fine`.
+    The last choice is between the last two plans.  Each choice before it is between one plan and
+    the look of the next choice: to go on is to measure the residual of that look after the present
+    one.  Every path through the chain costs what the plan at its end costs alone.  Arguments and
+    errors are those of `coarse_or_fine`.
 
-    Source: section 7.5.3.  A look here is common to its plan and the next look; for analyses that are nested as there,
-    that is what all remaining analyses share.
+    Notes
+    -----
+    Source: section 7.5.3.  A look here is the common part of its plan and the next look.  For
+    nested analyses, as in that section, it is the common part of all remaining analyses.
 
     >>> from engine.mechanisms import plan
     >>> from engine.workload import Attribute, Workload
@@ -404,38 +454,41 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     names = _checked_names(options, names)
     if FINER in names:
         raise PlanError(f"{FINER!r} stands for the next choice; give the option another name.")
-    # from the finest back, because a look must be below the look that may follow it
-    made = coarse_or_fine(*options[-2:], names=names[-2:])
-    # to go on is a choice like any other: its plan is the look of the next one
+    # from the finest plan backwards, because a look must lie below the look that may follow it
+    chain = coarse_or_fine(*options[-2:], names=names[-2:])
+    # to go on is an option whose plan is the look of the next choice
     for option, name in zip(reversed(options[:-2]), reversed(names[:-2]), strict=True):
-        first = coarse_or_fine(option, made.look, names=[name, FINER])
-        if not first.residuals[1].blocks:
+        previous = coarse_or_fine(option, chain.look, names=[name, FINER])
+        if not previous.residuals[1].blocks:
             raise PlanError(
-                f"To look closer than '{name}' would tell nothing new. Leave this option out, or choose between all of "
-                "them at once with coarse_or_fine."
+                f"A closer look than '{name}' would measure nothing new. Leave this option out, or choose between all "
+                "of them at once with coarse_or_fine."
             )
-        made = replace(first, following=made)
-    _check_ways(made)
-    return made
+        chain = replace(previous, following=chain)
+    _check_paths(chain)
+    return chain
 
 
-def _together(parts: Sequence[Mapping[Space, Block]], max_records: int, joint: bool) -> float:
-    """Return the privacy cost of several parts on the same records, for one cell of all blocks where ``joint``."""
-    cost = joint_pcost(parts, max_records)
+def _joint_cost(steps: Sequence[Mapping[Space, Block]], max_records: int, joint: bool) -> float:
+    """Return the cost of several steps on the same records.
+
+    Where ``joint``, it is at most the maximum over cells of the cost of all blocks.
+    """
+    cost = joint_pcost(steps, max_records)
     if not joint:
         return cost
-    blocks = {(number, space): block for number, part in enumerate(parts) for space, block in part.items()}
+    blocks = {(number, space): block for number, step in enumerate(steps) for space, block in step.items()}
     return min(cost, cells_pcost(blocks, max_records))
 
 
-def _check_ways(chain: CommonPlan) -> None:
+def _check_paths(chain: CommonPlan) -> None:
     """Refuse a chain in which all that is released on a way together passes what its end costs."""
     released: list[Mapping[Space, Block]] = [chain.look.blocks]
     choice: CommonPlan | None = chain
     while choice is not None:
-        for i, (option, left) in enumerate(zip(choice.options, choice.residuals, strict=True)):
-            together = _together([*released, left.blocks], left.max_records, option.joint)
-            cost = option.budget.of_person(together)
+        for i, (option, residual) in enumerate(zip(choice.options, choice.residuals, strict=True)):
+            joint_cost = _joint_cost([*released, residual.blocks], residual.max_records, option.joint)
+            cost = option.budget.of_person(joint_cost)
             if cost > price(option):
                 raise PlanError(
                     f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "
@@ -447,7 +500,13 @@ def _check_ways(chain: CommonPlan) -> None:
 
 
 def _agreed_unit(options: Sequence[Plan]) -> Budget:
-    """Return a budget with the rows per person of all options; refuse options that protect differently."""
+    """Return a budget with the rows per person of all options.
+
+    Raises
+    ------
+    PlanError
+        The options protect differently, or their neighbours or invariants have no common part.
+    """
     unit = options[0].budget
     if any((p.budget.rows_per_person, p.budget.neighbours) != (unit.rows_per_person, unit.neighbours) for p in options):
         raise PlanError(
@@ -456,41 +515,42 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
         )
     if options[0].schema.invariants:
         raise PlanError(
-            "What plans share is measured without exact totals. Choose on a schema that declares no invariants, or "
+            "The common part of plans is not available with exact totals. Use a schema without invariants, or "
             "release one plan alone."
         )
-    # replacing a row moves two cells, and the largest sum over pairs is no sum over spaces
+    # replacing a record changes two cells, and the largest sum over pairs of cells is not a sum
+    # over spaces
     if unit.neighbours == REPLACE_ONE:
         raise PlanError(
-            "What plans share is known for neighbours that come or go, not for those that replace a record. Plan with "
-            'neighbours="add_remove".'
+            "The common part of plans is available for neighbours that add or remove a record, not for those that "
+            'replace one. Plan with neighbours="add_remove".'
         )
     return unit
 
 
-def _left(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:
-    """Return what an option still measures; spaces without a look are measured as in the plan itself."""
-    left = {}
+def _residual_blocks(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:
+    """Return the blocks that remain for an option; without a look it is the plan's block."""
+    blocks = {}
     for space, block in option.blocks.items():
         if space not in rests:
-            # all noise by one factor, or the plan's shares would no longer be the best ones
-            left[space] = block if stretch == 1.0 else on_grid(block, block.noise * stretch, max_records)
-        elif (own := rests[space].block) is not None:
-            left[space] = own
-    return left
+            # one factor for all noise, so that the shares of the blocks remain optimal
+            blocks[space] = block if stretch == 1.0 else on_grid(block, block.noise * stretch, max_records)
+        elif (residual_block := rests[space].block) is not None:
+            blocks[space] = residual_block
+    return blocks
 
 
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
-        raise PlanError(f"{len(options)} arguments were given; give at least two plans.")
-    instance("names", names, (Sequence, type(None)), give="a list of texts, one a plan", error=PlanError)
+        raise PlanError(f"There are {len(options)} arguments; give at least two plans.")
+    instance("names", names, (Sequence, type(None)), give="a list of texts, one per plan", error=PlanError)
     if any(p.schema != options[0].schema for p in options):
-        raise PlanError("The plans are for different schemas. Make all of them with the same schema.")
+        raise PlanError("The plans are for different schemas. Plan all of them with the same schema.")
     chosen = tuple(f"option {i + 1}" for i in range(len(options))) if names is None else tuple(names)
-    fits = all(isinstance(n, str) and n.isprintable() and 0 < len(n.strip()) <= 80 for n in chosen)
-    if len(chosen) != len(options) or len(set(chosen)) != len(chosen) or not fits or "stop" in chosen:
+    are_valid = all(isinstance(n, str) and n.isprintable() and 0 < len(n.strip()) <= 80 for n in chosen)
+    if len(chosen) != len(options) or len(set(chosen)) != len(chosen) or not are_valid or "stop" in chosen:
         raise PlanError(
-            f"{len(chosen)} names were given for {len(options)} plans; give as many different lines of 1 to 80 "
-            "characters, none of them 'stop'."
+            f"There are {len(chosen)} names for {len(options)} plans; give one name per plan: different lines of 1 to "
+            "80 characters, none of them 'stop'."
         )
     return chosen
