@@ -1,19 +1,15 @@
 """Selection rule between coarse and fine analyses.
 
-The rule that turns a look into a choice between analyses, on arrays; `plan_rule` applies it to plans.
+A selection rule chooses between analyses from the answers of a look.  `nested_decision` is the rule
+on arrays, and `NestedPlanRule` applies it to plans.  The rule takes the finest analysis in which
+enough cells of the primary analysis exceed the noise.  It uses noisy answers only, so it is
+post-processing and costs no privacy.  A plan has the variance of every query of the primary
+analysis, so no table of the full domain is needed.
 
-Everything here is post-processing of noisy answers, so it costs no privacy.
-
-Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
-
-The rule of `engine.common_mechanism.selection_rule` on plans: the choice between coarse and fine from a measured look.
-
-The nested rule needs no table of the whole domain: a plan knows the variance of every query of the primary analysis,
-whatever it was made for.
+`by_ways`, `against_coarser` and `census_ages` return sets of analyses to choose from, coarse first:
+a mapping from name to workload, all on one schema.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
-
-Sets of analyses to choose from, coarse first: each is a name for people and a workload on one schema.
 """
 
 from __future__ import annotations
@@ -44,20 +40,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-ROUNDING = 1e-9  # a whole count can meet the ratio exactly
+# Relative rounding error of a ratio that an integer count meets exactly.
+ROUNDING = 1e-9
 Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What a rule says.
+    """Result of a selection rule.
 
     Attributes
     ----------
-    choice : position of the analysis to run, or None to stop here.
-    certain : whether the look leaves no doubt at the rule's confidence; if not, `choice` is the safe one.
-    shares : the numbers that the verdict rests on, by name.
-    sentence : the verdict for people.
+    choice : position of the analysis to run, or None to stop.
+    certain : whether the confidence bounds all give this choice; if not, `choice` is the safe one.
+    shares : shares of cells that the choice is based on, by name.
+    sentence : the result as text.
     """
 
     choice: int | None
@@ -67,7 +64,7 @@ class Decision:
 
 
 def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
-    """Raise PlanError unless the numbers of a nested rule make sense."""
+    """Raise PlanError unless the options of a nested rule are in range."""
     positive("share", share, most=1, error=PlanError)
     positive("snr", snr, error=PlanError)
     if sigmas != 0:
@@ -75,79 +72,95 @@ def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
 
 
 def stands_out(counts: Array, errors: Array, snr: float) -> Flags:
-    """Whether counts are at least ``snr`` standard errors, all of one shape, in counts."""
+    """Return whether counts are at least ``snr`` standard errors; all of one shape, in counts."""
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 
 
 def nested_decision(
     low: Array, high: Array, errors: Sequence[Array], *, names: Sequence[str], share: float, snr: float
 ) -> Decision:
-    """Take the finest analysis that still serves the first: a share of its cells must stand out of the noise.
+    """Take the finest analysis in which at least a share of the cells of the first exceeds the
+    noise.
 
     Parameters
     ----------
-    low, high : confidence bounds of the cells of the first analysis by a look, shape (cells,), in counts.
-    errors : standard errors of these cells by each analysis, from coarse to fine, each shape (cells,), in counts.
-    names : of the analyses.
-    share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise ratio, above 0.
+    low, high : confidence bounds of the cells of the first analysis by a look, shape (cells,), in
+        counts.
+    errors : standard errors of these cells in each analysis, coarse to fine, shape (cells,), in
+        counts.
+    names : names of the analyses.
+    share, snr : x and y of the paper: the share of cells, in (0, 1], and the signal-to-noise ratio,
+        above 0, that they must reach.
 
-    `choice` counts from the first analysis; `shares` holds, for every finer one, the shares of cells that stand out by
-    the lower and the upper bound.
+    Returns
+    -------
+    `choice` counts from the first analysis.  `shares` has, for every finer analysis, the shares of
+    cells that reach the ratio at the lower and at the upper bound.
 
+    Notes
+    -----
     Source: section 6.2; the experiments of section 7 have low = high.
 
     >>> one = np.ones(2)
     >>> nested_decision(9 * one, 15 * one, [one, 2 * one], names=["Coarse", "Fine"], share=0.5, snr=5).sentence[:68]
     'Coarse, to be safe: 0.0% to 100.0% may stand out in Fine; the rule a'
     """
-    surely = [float(stands_out(low, e, snr).mean()) for e in errors]
-    maybe = [float(stands_out(high, e, snr).mean()) for e in errors]
-    shares = {f"{names[0]}, upper": maybe[0]}
-    for name, least, most in zip(names[1:], surely[1:], maybe[1:], strict=True):
-        shares |= {f"{name}, lower": least, f"{name}, upper": most}
-    served = [i for i, least in enumerate(surely) if i and least >= share]
-    possible = [i for i, most in enumerate(maybe) if i and most >= share]
-    asked = f"the rule asks for {share:.1%} of {len(low):,} cells above {snr:g} standard errors."
+    lower_shares = [float(stands_out(low, e, snr).mean()) for e in errors]
+    upper_shares = [float(stands_out(high, e, snr).mean()) for e in errors]
+    shares = {f"{names[0]}, upper": upper_shares[0]}
+    for name, lower, upper in zip(names[1:], lower_shares[1:], upper_shares[1:], strict=True):
+        shares |= {f"{name}, lower": lower, f"{name}, upper": upper}
+    certain_positions = [i for i, lower in enumerate(lower_shares) if i and lower >= share]
+    possible_positions = [i for i, upper in enumerate(upper_shares) if i and upper >= share]
+    requirement = f"the rule asks for {share:.1%} of {len(low):,} cells above {snr:g} standard errors."
 
     def decision(choice: int | None, certain: bool, sentence: str) -> Decision:
-        return Decision(choice=choice, certain=certain, shares=shares, sentence=f"{sentence}; {asked}")
+        return Decision(choice=choice, certain=certain, shares=shares, sentence=f"{sentence}; {requirement}")
 
-    if served:
-        best, finest = served[-1], possible[-1]
+    if certain_positions:
+        best, finest = certain_positions[-1], possible_positions[-1]
         doubt = "" if finest == best else f"; {names[finest]} may do as well, too close to tell"
-        text = f"{names[best]}: at least {surely[best]:.1%} stand out even there{doubt}"
+        text = f"{names[best]}: at least {lower_shares[best]:.1%} stand out even there{doubt}"
         return decision(best, finest == best, text)
-    if maybe[0] < share:
-        return decision(None, True, f"Stop: at most {maybe[0]:.1%} stand out even in {names[0]}")
-    if not possible:
-        return decision(0, True, f"{names[0]}: at most {max(maybe[1:]):.1%} would stand out in a finer one")
-    text = f"{names[0]}, to be safe: {surely[1]:.1%} to {maybe[1]:.1%} may stand out in {names[1]}"
+    if upper_shares[0] < share:
+        return decision(None, True, f"Stop: at most {upper_shares[0]:.1%} stand out even in {names[0]}")
+    if not possible_positions:
+        return decision(0, True, f"{names[0]}: at most {max(upper_shares[1:]):.1%} would stand out in a finer one")
+    text = f"{names[0]}, to be safe: {lower_shares[1]:.1%} to {upper_shares[1]:.1%} may stand out in {names[1]}"
     return decision(0, False, text)
 
 
-MOST_QUERIES = 20_000_000  # of the primary analysis
+# Limit of queries of the primary analysis.
+MOST_QUERIES = 20_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestedPlanRule:
-    """Take the finest plan that still serves the primary analysis: a share of its cells must stand out of the noise.
+    """Take the finest plan in which at least a share of the primary analysis exceeds the noise.
 
-    A cell stands out when its count is at least `snr` standard errors of the answer that a plan gives for it.
+    A cell stands out (exceeds the noise) if its count is at least `snr` standard errors of the
+    plan's answer.
 
     Attributes
     ----------
-    common : the options; those after `primary`, in their order, are taken for finer and finer ones.
-    primary : number or name of the option whose queries must be served.
-    share, snr : x and y of the paper: the share of cells, in (0, 1], and the least signal-to-noise ratio, above 0.
-    sigmas : width of the confidence bounds in standard errors of the look; 0 decides by the estimate alone.
+    common : the options; those after `primary`, in their order, are the finer ones.
+    primary : position or name of the option whose queries must be accurate.
+    share, snr : x and y of the paper: the share of cells, in (0, 1], and the signal-to-noise ratio,
+        above 0, that they must reach.
+    sigmas : half width of the confidence bounds, in standard errors of the look; 0 uses the
+        estimate alone.
 
-    In a chain of choices, to look closer is judged by the analysis that comes next.
+    In a chain of choices, the option to look closer has the errors of the next analysis.
 
     Raises
     ------
-    PlanError : an option out of range.
-    NotApplicable : the look, or a finer plan, does not answer the primary analysis; the message says which group.
+    PlanError
+        A number is out of range.
+    NotApplicable
+        The look, or a finer plan, does not answer a group of the primary analysis.
 
+    Notes
+    -----
     Source: section 6.2.
     """
 
@@ -163,7 +176,7 @@ class NestedPlanRule:
         check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
         if not self.finer:
             raise NotApplicable(
-                f"'{self.common.names[self._primary]}' is the last option, so there is none finer. Put the options in "
+                f"'{self.common.names[self._primary]}' is the last option, so no option is finer. Put the options in "
                 "order from coarse to fine, or take an earlier one as the primary analysis."
             )
         if self.queries > MOST_QUERIES:
@@ -179,70 +192,74 @@ class NestedPlanRule:
 
     @property
     def finer(self) -> tuple[int, ...]:
-        """Numbers of the options that may be taken instead, from coarse to fine."""
+        """Positions of the options after the primary one, from coarse to fine."""
         return tuple(range(self._primary + 1, len(self.common.options)))
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Query groups of the primary analysis; those of weight zero ask for nothing and are left out."""
+        """Query groups of the primary analysis with positive weight."""
         return tuple(g for g in self.common.options[self._primary].workload.groups if g.weight > 0)
 
     @property
     def queries(self) -> int:
-        """Number of cells that the rule counts."""
+        """Number of cells that the rule uses."""
         return sum(g.count for g in self.groups)
 
     @property
     def rule(self) -> Mapping[str, float | str]:
-        """The rule in words and numbers, for the ledger."""
+        """Name and options of the rule, for the ledger."""
         name = self.common.names[self._primary]
         return {"rule": "nested", "primary": name, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
     @cached_property
     def _errors(self) -> Mapping[Plan, Array]:
-        """Standard errors of all primary queries, in counts, shape (queries,), by plan."""
-        named = {p: f"option '{name}'" for name, p in self.common.analyses}
-        found = {}
-        for plan in (self.common.look, *map(self._judged, (self._primary, *self.finer))):
-            asked, parts = plan.asking(self.groups), []
+        """Return standard errors of all primary queries by plan, in counts, shape (queries,)."""
+        plan_names = {p: f"option '{name}'" for name, p in self.common.analyses}
+        errors = {}
+        for plan in (self.common.look, *map(self._error_plan, (self._primary, *self.finer))):
+            answered, group_errors = plan.asking(self.groups), []
             for i, group in enumerate(self.groups):
-                variances = asked.variances(i)
+                variances = answered.variances(i)
                 if not np.isfinite(variances).all():
-                    where = named.get(plan, "the look")
+                    plan_name = plan_names.get(plan, "the look")
                     raise NotApplicable(
-                        f"The analyses are not nested: {where} does not answer the {group.family_text} queries on "
+                        f"The analyses are not nested: {plan_name} does not answer the {group.family_text} queries on "
                         f"{set_name(group.attributes)} of the primary analysis. Choose plans that do."
                     )
-                parts.append(np.sqrt(variances))
-            found[plan] = np.concatenate(parts)
-        return found
+                group_errors.append(np.sqrt(variances))
+            errors[plan] = np.concatenate(group_errors)
+        return errors
 
-    def _judged(self, option: int) -> Plan:
-        """The plan that stands for an option: what a closer look would lead to next."""
-        later = self.common.following
-        return self.common.options[option] if later is None or option != 1 else later.options[0]
+    def _error_plan(self, option: int) -> Plan:
+        """Return the plan with the errors of an option; of a closer look, the next plan."""
+        following = self.common.following
+        return self.common.options[option] if following is None or option != 1 else following.options[0]
 
     def errors(self, option: int | str | None = None) -> Array:
-        """Standard errors of the primary queries by an option, or by the look, in counts, shape (queries,)."""
-        plan = self.common.look if option is None else self._judged(self.common.position(option))
+        """Return standard errors of the primary queries by an option, or by the look.
+
+        Shape (queries,), in counts.
+        """
+        plan = self.common.look if option is None else self._error_plan(self.common.position(option))
         return self._errors[plan]
 
     def estimates(self, looked: Measurement) -> Array:
-        """The primary queries as the look answers them, in counts, shape (queries,)."""
+        """Return the look's answers to the primary queries, in counts, shape (queries,)."""
         instance("look", looked, Measurement, give="the measurement that stepwise.look() returned", error=PlanError)
         if looked.plan.hash != self.common.look.hash:
             raise PlanError("This measurement is of another look. Give the measurement that look() returned.")
-        asked = replace(looked, plan=self._look_plan)
-        return np.concatenate([asked.values(i) for i in range(len(self.groups))])
+        primary_answers = replace(looked, plan=self._look_plan)
+        return np.concatenate([primary_answers.values(i) for i in range(len(self.groups))])
 
     def decide(self, looked: Measurement) -> Decision:
-        """The verdict on a look; `choice` is the number of an option, or None to stop.
+        """Apply the rule to a look; `choice` is the position of an option, or None to stop.
 
-        `shares` holds, for every finer option, the shares of cells that stand out by the lower and the upper bound.
+        `shares` has, for every finer option, the shares of cells that reach the ratio at the lower
+        and at the upper bound.
         """
         estimates, width = self.estimates(looked), self.sigmas * self.errors()
         options = (self._primary, *self.finer)
-        found = nested_decision(
+        decision = nested_decision(
             estimates - width,
             estimates + width,
             [self.errors(i) for i in options],
@@ -250,21 +267,23 @@ class NestedPlanRule:
             share=self.share,
             snr=self.snr,
         )
-        return found if found.choice is None else replace(found, choice=options[found.choice])
+        return decision if decision.choice is None else replace(decision, choice=options[decision.choice])
 
     def right(self, counts: Counts) -> int:
-        """The option that exact counts ask for; private, for rehearsals on simulated data only.
+        """Return the option chosen from exact counts; private, for rehearsals on simulated data
+        only.
 
         ``counts`` must hold the tables of all primary groups.
         """
         exact = np.concatenate([apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in self.groups])
-        fine = [i for i in self.finer if stands_out(exact, self.errors(i), self.snr).mean() >= self.share]
-        return fine[-1] if fine else self._primary
+        accurate = [i for i in self.finer if stands_out(exact, self.errors(i), self.snr).mean() >= self.share]
+        return accurate[-1] if accurate else self._primary
 
     def signal_to_noise(self, looked: Measurement, group: int, option: int | str) -> pd.DataFrame:
-        """Return one row a query of a primary group: what the look says of its signal-to-noise ratio in an option.
+        """Return one row per query of a primary group: its signal-to-noise ratio in an option.
 
-        Columns: query (words), answer, low, high (counts), snr, snr_low, snr_high, stands_out (by the lower bound).
+        Columns: query (words), answer, low, high (counts), snr, snr_low, snr_high, stands_out (by
+        the lower bound).
         """
         import pandas as pd
 
@@ -273,9 +292,9 @@ class NestedPlanRule:
                 f"There is no group {group!r}; the primary analysis has groups 0 to {len(self.groups) - 1}."
             )
         start = sum(g.count for g in self.groups[:group])
-        here = slice(start, start + self.groups[group].count)
-        answer = self.estimates(looked)[here]
-        width, errors = self.sigmas * self.errors()[here], self.errors(option)[here]
+        group_rows = slice(start, start + self.groups[group].count)
+        answer = self.estimates(looked)[group_rows]
+        width, errors = self.sigmas * self.errors()[group_rows], self.errors(option)[group_rows]
         low, high = answer - width, answer + width
         texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(zero_copy_only=False)
         columns = {"query": texts, "answer": answer, "low": low, "high": high}
@@ -288,7 +307,7 @@ class NestedPlanRule:
 
 
 def rows_of_group(schema: Schema, group: Group) -> Array:
-    """Return the query rows of a group on all cells of a small domain, shape (queries, cells)."""
+    """Return the query rows of a group on all cells of a small domain: (queries, cells)."""
     positions = [schema.order[name] for name in group.attributes]
     return spread_out(
         schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
@@ -296,16 +315,22 @@ def rows_of_group(schema: Schema, group: Group) -> Array:
 
 
 def spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]) -> Array:
-    """Return rows of a product on some attributes, each factor of shape (rows, cells of its axes), on all cells.
+    """Return the rows of a product of factors on all cells of the schema.
 
-    The result has shape (product of the rows, cells of the schema); the other attributes do not matter.
+    Parameters
+    ----------
+    factors : axes and matrix of each factor; the matrix has shape (rows, cells of its axes).
+
+    Returns
+    -------
+    Shape (product of the rows, cells of the schema); constant in the attributes without a factor.
     """
     sizes = schema.sizes(schema.names)
-    cell, out = np.indices(sizes).reshape(len(sizes), -1), np.ones((1, math.prod(sizes)))
+    cell, product = np.indices(sizes).reshape(len(sizes), -1), np.ones((1, math.prod(sizes)))
     for axes, rows in factors:
-        own = np.ravel_multi_index(tuple(cell[a] for a in axes), tuple(sizes[a] for a in axes))
-        out = (out[:, None, :] * rows[None, :, own]).reshape(-1, out.shape[1])
-    return out
+        factor_cells = np.ravel_multi_index(tuple(cell[a] for a in axes), tuple(sizes[a] for a in axes))
+        product = (product[:, None, :] * rows[None, :, factor_cells]).reshape(-1, product.shape[1])
+    return product
 
 
 FEWER, PRESENT = "one attribute fewer", "present workload"
@@ -313,69 +338,84 @@ Analyses = Mapping[str, Workload]
 
 
 def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
-    """Return all k-way tables for each k, from few attributes to many.
+    """Return the workload of all k-way tables for each k, in increasing order of k.
 
-    Raises: WorkloadError unless there are two numbers or more, each from 1 to the number of attributes.
+    Raises
+    ------
+    WorkloadError
+        There are fewer than two numbers, or one is not from 1 to the number of attributes.
 
     >>> from engine.workload import Attribute
-    >>> found = by_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
-    >>> {name: workload.queries for name, workload in found.items()}
+    >>> analyses = by_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
+    >>> {name: workload.queries for name, workload in analyses.items()}
     {'1-way': 6, '2-way': 12}
     """
-    chosen = sorted(set(ways))
-    for k in chosen:
+    distinct_ways = sorted(set(ways))
+    for k in distinct_ways:
         whole("way", k, 1, len(schema))
-    if len(chosen) < 2:
-        raise WorkloadError(f"The ways {chosen} were given. Give at least two numbers from 1 to {len(schema)}.")
-    return {f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in chosen}
+    if len(distinct_ways) < 2:
+        raise WorkloadError(
+            f"There are fewer than two ways: {distinct_ways}. Give at least two numbers from 1 to {len(schema)}."
+        )
+    return {f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways}
 
 
 def against_coarser(workload: Workload) -> Analyses:
-    """Return a workload and the coarser one that asks every group about one attribute fewer.
+    """Return a coarser workload, with one attribute fewer in every group, and the workload itself.
 
-    Queries on the attributes that stay are those of the group; where they belong together, every cell is asked.
+    The coarser groups have the group's families on their attributes; attributes of a joint family
+    are asked as marginals.
 
-    Raises: WorkloadError if there are no groups, or no group has an attribute to leave out.
+    Raises
+    ------
+    WorkloadError
+        There are no groups, or no group has an attribute to leave out.
 
     >>> from engine.workload import Attribute
     >>> pairs = Workload.all_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), ways=2)
     >>> [len(w.groups) for w in against_coarser(pairs).values()]
     [3, 3]
     """
-    most = max((len(g.attributes) for g in workload.groups), default=0)
-    if most == 0:
+    dimension = max((len(g.attributes) for g in workload.groups), default=0)
+    if dimension == 0:
         raise WorkloadError("This workload has no group with an attribute to leave out. Add groups to it first.")
-    coarser, known = Workload(workload.schema), set()
+    coarser, added_keys = Workload(workload.schema), set()
     for group in workload.groups:
         families = {group.attributes[p.axes[0]]: p.family for p in group.parts if len(p.axes) == 1}
-        for kept in combinations(group.attributes, max(len(group.attributes) - 1, 0)):
-            family = {name: families.get(name, "marginal") for name in kept} or "total"
-            wider = Workload(workload.schema).add(kept, family)
-            key = (frozenset(kept), wider.groups[0].key)
-            if key not in known:
-                known.add(key)
-                coarser = coarser.add(kept, family)
+        for attributes in combinations(group.attributes, max(len(group.attributes) - 1, 0)):
+            family = {name: families.get(name, "marginal") for name in attributes} or "total"
+            single = Workload(workload.schema).add(attributes, family)
+            key = (frozenset(attributes), single.groups[0].key)
+            if key not in added_keys:
+                added_keys.add(key)
+                coarser = coarser.add(attributes, family)
     return {FEWER: coarser, PRESENT: workload}
 
 
 def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyses:
-    """Return the four tables of age by sex of a census cascade: all ages together, 4, 9 and 23 bins of age.
+    """Return the four workloads age by sex of a census cascade: one, 4, 9 and 23 bins of age.
 
     Parameters
     ----------
-    age : an attribute with one cell a year, 103 in all, the last of them open.
-    by : the attribute that every table is split by.
+    age : an attribute with one cell per year, 103 in all, of which the last is open-ended.
+    by : the other attribute of every table.
 
-    Raises: WorkloadError when the schema has no such attributes.
+    Raises
+    ------
+    WorkloadError
+        The schema does not have these attributes.
+
+    Notes
+    -----
     Source: Xiao, Wang, Zhang and Kifer 2022, section 7.5.1.
     """
     years = max(CENSUS_AGES["Total"])
     if age not in schema or by not in schema or schema[age].size != years:
         raise WorkloadError(
-            f"The census example needs '{by}' and '{age}' with {years} cells, one a year. Use the demo schema of the "
+            f"The census example needs '{by}' and '{age}' with {years} cells, one per year. Use the demo schema of the "
             "census."
         )
-    found = {"Total": Workload(schema).add((by,), "marginal")}
+    analyses = {"Total": Workload(schema).add((by,), "marginal")}
     for name, edges in CENSUS_AGES.items():
         if name == "Total":
             continue
@@ -383,8 +423,8 @@ def census_ages(schema: Schema, *, age: str = "age", by: str = "sex") -> Analyse
         bin_of_year = np.searchsorted(starts, np.arange(years), side="right") - 1
         rows = (bin_of_year == np.arange(len(edges) - 1)[:, None]).astype(float)
         bins = Custom(rows, labels=[_bin(age, a, b, years) for a, b in pairwise(edges)])
-        found[name] = Workload(schema).add((age, by), {age: bins, by: "marginal"})
-    return found
+        analyses[name] = Workload(schema).add((age, by), {age: bins, by: "marginal"})
+    return analyses
 
 
 def _bin(age: str, first: int, stop: int, years: int) -> str:
