@@ -1,35 +1,34 @@
-"""Certified optimal strategies for one Gram matrix.
-
-Newton steps on the few cells that hold weight, where steps on the weights of all cells converge slowly.
-
-What few queries ask of many cells is measured best with weight on few cells, about as many as the rank: sums of two
-attributes of 40 and 41 cells put weight on 43 of 820 orbits, and L-BFGS takes 190 evaluations to find out that all
-others hold none.  Once it is near, the same problem on these alone,
-
-    minimise  phi(mu) = sum(mu) - 2 T(mu)   over mu >= 0,
-
-is convex, small, and smooth where weights are positive: two or three Newton steps solve it to rounding, each to the
-least of the second order model within mu >= 0 (non-negative least squares).  The gradient is 1 - d for the diagonal d
-of L^T X L; cells outside join where d > 1, and the certificate is the one of the whole problem.
-
-Source: our own.
-
-Optimal strategies for one Gram matrix, each with a certified value, bound and gap.
+"""Optimal strategies for one Gram matrix, with certified optimality gaps.
 
 The problem, for a class Gram G and a lift L (class coordinates x cells):
 
     minimise  tr(G X^-1)   over X > 0   with   diag(L^T X L) <= 1
 
-Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu of  T(mu)^2 / sum(mu),
-T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a feasible strategy
-X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), d = diag(L^T X L) before scaling, of value max(d) T.  The
-certificate is the pair (value, bound); no optimality has to be believed.
+Its dual, with W = G^(1/2) L and a weight mu >= 0 on every cell, is  max over mu of  T(mu)^2 /
+sum(mu), T(mu) = tr (W diag(mu) W^T)^(1/2).  Every mu gives a lower bound T^2 / sum(mu), and a
+feasible strategy X = G^(1/2) (W diag(mu) W^T)^(-1/2) G^(1/2) / max(d), d = diag(L^T X L) before
+scaling, of value max(d) T.  The certificate is the pair (value, bound), which is valid whether or
+not the search converged.
 
-With s = sqrt(mu) free of constraints, L-BFGS on log of the dual needs some 10 to 150 evaluations.  Signed permutations
-that leave G and L alone (reversing attributes, swapping equal ones) block-diagonalise the work; the optimal mu is
-constant on their orbits because the problem is convex.
+With s = sqrt(mu) the problem is unconstrained, and L-BFGS on the log of the dual needs some 10 to
+150 evaluations. Signed permutations that leave G and L invariant (reversing attributes, swapping
+equal ones) block-diagonalise the problem; the optimal mu is constant on their orbits because the
+problem is convex.
 
-Source: QuerySmasher, section 6.3 (equation 4) states the primal; the dual and its certificate are our own.
+If the workload has few queries and many cells, the optimal mu has few positive weights, about as
+many as the rank: sums over two attributes of 40 and 41 cells have 43 positive weights on 820
+orbits, and L-BFGS takes 190 evaluations to reduce the others to zero.  Near the optimum the same
+problem on the active set alone,
+
+    minimise  phi(mu) = sum(mu) - 2 T(mu)   over mu >= 0,
+
+is convex, small, and smooth where weights are positive: two or three Newton steps solve it to
+rounding, each to the minimum of the second-order model within mu >= 0 (non-negative least
+squares).  The gradient is 1 - d for the diagonal d of L^T X L; cells outside the active set join it
+where d > 1, and the certificate is the one of the full problem.
+
+Source: QuerySmasher, section 6.3 (equation 4) states the primal; the dual, its certificate and the
+active set are our work.
 """
 
 from __future__ import annotations
@@ -53,43 +52,55 @@ from engine.residuals.symmetry import character_bases, character_rows, orbits, s
 
 Places: TypeAlias = npt.NDArray[np.intp]
 
-LIGHT = 1e-3  # weights below this share of the largest are taken for none; the gradient calls back whom they miss
-ROUNDS, STEPS = 8, 20  # how often cells join, and steps on one set of them; one and three are usual
-WORTH = 5  # a step may cost as much as so many evaluations on all cells
-FLAT = 1e-13  # added to the curvature in shares of its trace, where cells exchange weight at no loss
+# weights below this share of the largest leave the active set; the gradient returns those left out
+# wrongly
+ACTIVE_SHARE = 1e-3
+# how often cells join the active set, and Newton steps on one set, at most; one and three are
+# typical
+MAX_ACTIVE_SETS, MAX_NEWTON_STEPS = 8, 20
+# cost of a Newton step in evaluations on all cells, at most
+MAX_STEP_COST = 5
+# added to the curvature in shares of its trace, where weight moves between cells at no loss
+CURVATURE_SHIFT = 1e-13
 
 
 class Weights(Protocol):
-    """A problem whose dual depends on a weight for every orbit of cells."""
+    """Problem whose dual depends on one weight per orbit of cells."""
 
     projected: list[Array]
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d, for weights on some orbits (on all) and there. Shapes (orbits,)."""
+        """Return T and the diagonal d for weights on the orbits ``on`` (default all), restricted to
+        them. Shapes (orbits,).
+        """
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits, orbits)."""
+        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits,
+        orbits).
+        """
 
 
 def concentrated(problem: Weights, mass: Array, gap: float, deadline: float) -> tuple[Array, float] | None:
-    """Return weights that prove the gap, and what they prove; None where Newton steps do not get there.
+    """Return weights that prove the gap, and the gap they prove; None if Newton steps do not reach
+    it.
 
     Parameters
     ----------
-    mass : weights to start from, near the best ones. Shape (orbits,).
-    gap : relative RMSE gap that is asked for.
-    deadline : when to give up, on the clock of `time.monotonic`.
+    mass : weights to start from, near the optimal ones. Shape (orbits,).
+    gap : required relative RMSE gap.
+    deadline : time limit on the clock of `time.monotonic`.
     """
     T, d = problem.evaluate(mass)
-    # the length at which phi is least has T = sum(mu): then d is 1 wherever the best weights are positive
+    # phi is minimal along a ray where T = sum(mu): then d is 1 wherever the optimal weights are
+    # positive
     d, mass = d * (mass.sum() / T), mass * (T / mass.sum()) ** 2
-    for _ in range(ROUNDS):
-        on = np.flatnonzero((mass > LIGHT * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
-        if not _worth(problem, len(on), len(mass)):
+    for _ in range(MAX_ACTIVE_SETS):
+        on = np.flatnonzero((mass > ACTIVE_SHARE * mass.max()) | (d > 1.0 - (d.max() - 1.0)))
+        if not _is_worthwhile(problem, len(on), len(mass)):
             return None
         try:
-            mass[on] = _least(problem, mass[on], on, gap, deadline)
-        except (np.linalg.LinAlgError, RuntimeError):  # no second order model here, or none that was solved
+            mass[on] = _newton_minimum(problem, mass[on], on, gap, deadline)
+        except (np.linalg.LinAlgError, RuntimeError):  # singular curvature, or no convergence
             return None
         mass = np.where(np.isin(np.arange(len(mass)), on), mass, 0.0)
         T, d = problem.evaluate(mass)
@@ -102,53 +113,64 @@ def concentrated(problem: Weights, mass: Array, gap: float, deadline: float) -> 
     return None
 
 
-def _worth(problem: Weights, count: int, orbits: int) -> bool:
-    """Return whether few cells hold weight, and Newton steps on them cost little beside evaluations on all."""
+def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
+    """Return whether the active set is small, and Newton steps on it cost little compared with
+    evaluations on all cells.
+    """
     ranks = [len(W) for W in problem.projected]
     step = sum(r * r * count * count for r in ranks)
-    return 2 * count <= orbits and step <= WORTH * sum(4 * r * r * orbits + 20 * r**3 for r in ranks)
+    return 2 * count <= orbits and step <= MAX_STEP_COST * sum(4 * r * r * orbits + 20 * r**3 for r in ranks)
 
 
-def _least(problem: Weights, mass: Array, on: Places, gap: float, deadline: float) -> Array:
-    """Return the weights on some orbits where phi is least, by Newton steps within mu >= 0. Shapes (orbits,)."""
+def _newton_minimum(problem: Weights, mass: Array, on: Places, gap: float, deadline: float) -> Array:
+    """Return the weights on some orbits where phi is minimal, by Newton steps within mu >= 0.
+    Shapes (orbits,).
+    """
     import scipy.linalg
     import scipy.optimize
 
     T, d = problem.evaluate(mass, on)
-    for _ in range(STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         slope = 1.0 - d
-        unmet = np.where(mass > 0.0, slope, np.minimum(slope, 0.0))
-        if np.abs(unmet).max() <= 0.3 * gap or time.monotonic() > deadline:
+        violation = np.where(mass > 0.0, slope, np.minimum(slope, 0.0))
+        if np.abs(violation).max() <= 0.3 * gap or time.monotonic() > deadline:
             break
         curvature = problem.curvature(mass, on)
-        curvature[np.diag_indices_from(curvature)] += FLAT * np.trace(curvature)
-        # the least of the second order model over mu >= 0, not along a line: it finds at once who holds no weight
+        curvature[np.diag_indices_from(curvature)] += CURVATURE_SHIFT * np.trace(curvature)
+        # minimum of the second-order model over mu >= 0 instead of a line search: it sets all
+        # inactive weights to zero at once
         root = scipy.linalg.cholesky(curvature, check_finite=False)
-        wanted = root @ mass - scipy.linalg.solve_triangular(root, slope, trans="T", check_finite=False)
-        step = scipy.optimize.nnls(root, wanted)[0] - mass
-        now, length = mass.sum() - 2.0 * T, 1.0
+        target = root @ mass - scipy.linalg.solve_triangular(root, slope, trans="T", check_finite=False)
+        step = scipy.optimize.nnls(root, target)[0] - mass
+        value, length = mass.sum() - 2.0 * T, 1.0
         while True:
-            tried = mass + length * step
-            T, d = problem.evaluate(tried, on)
-            if tried.sum() - 2.0 * T <= now + 1e-4 * length * float(slope @ step):
+            candidate = mass + length * step
+            T, d = problem.evaluate(candidate, on)
+            if candidate.sum() - 2.0 * T <= value + 1e-4 * length * float(slope @ step):
                 break
             length /= 2.0
             if length < 1e-6:
                 return mass
-        mass = tried
+        mass = candidate
     return mass
 
 
-NULL = 1e-12  # eigenvalues below this share of the largest are directions that no query asks for
-START = 10.0  # length of the first s; the dual does not depend on it
-NEAR, SLOW = 3e-3, 16  # Newton steps are tried once this gap is proved, in searches that took so many evaluations
-SYMMETRY_FROM = 40  # smaller problems are faster without looking for symmetries
+# eigenvalues below this share of the largest are directions in which the queries have no component
+NULL_SHARE = 1e-12
+# length of the initial s; the dual does not depend on it
+START_LENGTH = 10.0
+# Newton steps begin once this gap is proved, in searches with at least so many evaluations
+NEWTON_GAP, SLOW = 3e-3, 16
+# class coordinates from which finding symmetries saves time
+SYMMETRY_FROM = 40
 Watch = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How far to go: stop at the relative RMSE ``gap``, after ``evaluations`` steps, or at the ``deadline``."""
+    """Stopping rule: a relative RMSE ``gap``, a number of ``evaluations``, or a ``deadline``,
+    whichever is first.
+    """
 
     gap: float = 1e-7
     evaluations: int = 600
@@ -161,11 +183,11 @@ class Solution:
 
     Attributes
     ----------
-    strategy : what to measure.
+    strategy : the strategy.
     value : weighted squared error of the strategy at privacy cost 1, in counts^2.
-    bound : no strategy of the class has a smaller value.
-    dual : the weights mu that prove it, one per orbit of cells; the strategy is a function of them.
-    status : "optimal", or why the search stopped early.
+    bound : lower bound on the value of every strategy of the class.
+    dual : the weights mu that prove the bound, one per orbit of cells; they determine the strategy.
+    status : "optimal", or the reason why the search stopped early.
     """
 
     strategy: Strategy
@@ -176,7 +198,7 @@ class Solution:
 
     @property
     def ending(self) -> str:
-        """How the search ended, without the name of an approximate construction."""
+        """Reason why the search ended, without the name of an approximate construction."""
         return self.status.rpartition(", ")[2]
 
     @property
@@ -186,29 +208,30 @@ class Solution:
 
 
 class DualProblem:
-    """The dual of one subworkload, in blocks: rows W_b on representatives of the cell orbits.
+    """Dual of one subworkload in block-diagonal form, with rows W_b on representatives of the cell
+    orbits.
 
     Parameters
     ----------
+    lift : maps class rows to rows on cells.
     factor : the class Gram.
-    lift : takes class rows to rows on cells.
     """
 
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
         self.lift, self.sizes = lift, lift.sizes
-        found = symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
-        on_classes = [action for action, _ in found]
-        self.orbit, self.multiplicity, representatives = orbits([action for _, action in found], lift.cells)
+        generators = symmetries(factor, lift) if factor.dimension >= SYMMETRY_FROM and lift.one_space else []
+        on_classes = [action for action, _ in generators]
+        self.orbit, self.multiplicity, representatives = orbits([action for _, action in generators], lift.cells)
         # H_b, rows in class coordinates with sum of H_b^T H_b = G
         if factor.low_rank:
             self.roots = _independent(character_rows(on_classes, factor.matrix))
-        elif found:
+        elif generators:
             bases = character_bases(on_classes, factor.dimension)
             roots = _roots([np.asarray(B.T @ (factor.matrix @ B)) for B in bases])
             self.roots = [np.asarray(root @ B.T) for root, B in zip(roots, bases, strict=True) if len(root)]
         else:
             self.roots = [root for root in _roots([factor.matrix]) if len(root)]
-        # the best weights are equal on an orbit, so one cell of each stands for all of them
+        # the optimal weights are equal on an orbit, so one cell represents each
         self.projected = [np.ascontiguousarray(lift.rows(root)[:, representatives]) for root in self.roots]
 
     @property
@@ -217,39 +240,48 @@ class DualProblem:
         return len(self.multiplicity)
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every orbit.
+        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every
+        orbit.
 
-        Both have shape (orbits,); with ``on`` only these orbits hold weight, and only theirs is returned.
+        Both have shape (orbits,).  With ``on`` only these orbits have weight, and the result is
+        restricted to them.
         """
         rows = self.projected if on is None else [W[:, on] for W in self.projected]
-        # blocks share the weights and nothing else
+        # blocks only share the weights
         parts = side_by_side(lambda W: _block(W, mass), rows)
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits, orbits)."""
+        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits,
+        orbits).
+        """
         out = np.zeros((len(on), len(on)))
         for W in self.projected:
-            (root, U), _, _ = _solved(W[:, on], mass)
+            (root, U), _, _ = _eigen_block(W[:, on], mass)
             Y = U.T @ W[:, on]
             i, j = np.triu_indices(len(root))
-            # how M^(-1/2) moves with M, in the eigenbasis of M; what stands off the diagonal counts twice
+            # derivative of M^(-1/2) by M, in the eigenbasis of M; entries off the diagonal count
+            # twice
             factor = np.where(i == j, 1.0, 2.0) / (root[i] * root[j] * (root[i] + root[j]))
             products = Y[i] * Y[j] * np.sqrt(factor)[:, None]
             out += products.T @ products
         return out
 
     def bound(self, mass: Array) -> float:
-        """Return the lower bound on the value of any strategy that the weights prove. ``mass`` has shape (orbits,)."""
-        # not self.evaluate: a subclass restricts the strategies, and its dual would be no bound on all of them
+        """Return the lower bound on the value of every strategy that the weights prove. ``mass``
+        has shape (orbits,).
+        """
+        # not self.evaluate: a subclass restricts the strategies, and its dual does not bound the
+        # others
         T, _ = DualProblem.evaluate(self, mass)
         return T * T / float(mass.sum())
 
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
-        """Return the dual value T^2 / sum(mass), its derivative by the Gram, and by the center of every attribute.
+        """Return the dual value T^2 / sum(mass), its derivative by the Gram, and by the center of
+        every attribute.
 
-        The derivative by the Gram has shape (class coordinates,) * 2; the one by center i is given for N_i^T pi_i,
-        shape (n_i - 1,).  By the envelope theorem the weights may be held fixed.
+        The derivative by the Gram has shape (class coordinates,) * 2; the one by center i is with
+        respect to N_i^T pi_i, shape (n_i - 1,).  By the envelope theorem the weights are constant.
         """
         mass = mass / mass.sum()
         cell_mass = (mass / self.multiplicity)[self.orbit]
@@ -260,21 +292,24 @@ class DualProblem:
             half = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
             T += float(half.sum())
             back = (root.T / np.einsum("rc,rc->r", root, root)) @ U
-            # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2): what the best X^-1 is in proportion to
+            # dT^2 / dG = T G^(-1/2) M^(1/2) G^(-1/2), which is proportional to the optimal X^-1
             inverse += (back * half) @ back.T
             forth = root.T @ U
-            # dT = tr(M^(-1/2) dM) / 2 and M = H L D L^T H^T holds L twice, which takes the half away
+            # dT = tr(M^(-1/2) dM) / 2, and M = H L D L^T H^T contains L twice, which cancels the
+            # factor 1/2
             P += (forth / half) @ forth.T
         by_lift = (self.lift.rows(P) * cell_mass).reshape([n - 1 for n in self.sizes] + list(self.sizes))
-        # L_i = N_i^T - (N_i^T pi_i) 1^T: a center is subtracted from every column alike
+        # L_i = N_i^T - (N_i^T pi_i) 1^T: the same center is subtracted from every column
         return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
-        """Return the best weights found (one total per orbit) and how the search ended. Shape (orbits,)."""
+        """Return the best weights (one total per orbit) and the status of the search. Shape
+        (orbits,).
+        """
         import scipy.optimize
 
         ratio, best = math.inf, np.zeros(0)
-        status, evaluations, near = "optimal", 0, NEAR
+        status, evaluations, near = "optimal", 0, NEWTON_GAP
 
         def negative_log_dual(s: Array) -> tuple[float, Array]:
             nonlocal ratio, best, evaluations, near
@@ -299,11 +334,13 @@ class DualProblem:
                 raise StopIteration
             if time.monotonic() > options.deadline:
                 raise TimeoutError
-            # -log of T^2 / total does not change with the length of s, so that no constraint fixes the total either
+            # -log of T^2 / total does not change with the length of s, so that no constraint fixes
+            # the total either
             return math.log(total) - 2.0 * math.log(T), 2.0 * s / total - 2.0 * s * d / T
 
-        # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where gradients vanish
-        first = START * np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
+        # the first step of L-BFGS has length 1: from a longer start it cannot land on s = 0, where
+        # gradients vanish
+        first = START_LENGTH * np.sqrt(self.multiplicity / self.multiplicity.sum() if start is None else start)
         try:
             scipy.optimize.minimize(
                 negative_log_dual,
@@ -327,21 +364,22 @@ class DualProblem:
         return best, status
 
     def solution(self, mass: Array, status: str) -> Solution:
-        """Return the strategy that the weights stand for, with its certificate. ``mass`` has shape (orbits,)."""
-        solved = [_solved(W, mass) for W in self.projected]
-        T, d = math.fsum(own for _, own, _ in solved), np.sum([own for _, _, own in solved], axis=0)
-        # after division by the root of the largest d no record moves the answers by more than 1
+        """Return the strategy of some weights, with its certificate. ``mass`` has shape (orbits,)."""
+        solved = [_eigen_block(W, mass) for W in self.projected]
+        T, d = math.fsum(block for _, block, _ in solved), np.sum([block for _, _, block in solved], axis=0)
+        # division by the root of the largest d makes the sensitivity 1
         strategy_rows, pinv, directions, scale = [], [], [], math.sqrt(float(d.max()))
         for root, ((half, U), _, _) in zip(self.roots, solved, strict=True):
             squares = np.einsum("rc,rc->r", root, root)
             inverse = root.T / squares  # the rows of a root are orthogonal
             quarter = np.sqrt(half)
-            own = root / np.sqrt(squares)[:, None]
-            # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth function of the weights
-            turned = settled(own) @ U
+            unit_rows = root / np.sqrt(squares)[:, None]
+            # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth
+            # function of the weights
+            turned = settled(unit_rows) @ U
             strategy_rows.append((turned / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ turned.T * scale)
-            directions.append(own)
+            directions.append(unit_rows)
         rows = self.lift.rows(np.concatenate(strategy_rows))
         complete = len(rows) == self.lift.dimension
         strategy = Strategy(
@@ -357,27 +395,29 @@ class DualProblem:
 
 def _block(W: Array, mass: Array) -> tuple[float, Array]:
     """Return tr M^(1/2) and the diagonal of W^T M^(-1/2) W for M = W diag(mass) W^T."""
-    # a fifth faster than scipy's; steps only lead to weights, and what these stand for must not change by a digit
-    _, T, d = _halved(*np.linalg.eigh((W * mass) @ W.T), W)
+    # a fifth faster than scipy.linalg.eigh, which `solution` uses: there results must be the same
+    # to the last digit
+    _, T, d = _half_powers(*np.linalg.eigh((W * mass) @ W.T), W)
     return T, d
 
 
-def _solved(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Array]:
-    """Return eigenvalues and eigenvectors of M^(1/2), and what `_block` returns."""
-    return _halved(*scipy.linalg.eigh((W * mass) @ W.T, check_finite=False), W)
+def _eigen_block(W: Array, mass: Array) -> tuple[tuple[Array, Array], float, Array]:
+    """Return eigenvalues and eigenvectors of M^(1/2), and the result of `_block`."""
+    return _half_powers(*scipy.linalg.eigh((W * mass) @ W.T, check_finite=False), W)
 
 
-def _halved(eigenvalues: Array, U: Array, W: Array) -> tuple[tuple[Array, Array], float, Array]:
-    # weights of zero may leave directions without any; the floor keeps their inverse a number
+def _half_powers(eigenvalues: Array, U: Array, W: Array) -> tuple[tuple[Array, Array], float, Array]:
+    # zero weights may make M singular; the lower bound on its eigenvalues keeps the inverse finite
     root = np.sqrt(np.maximum(eigenvalues, eigenvalues[-1] * 1e-18))
     half = (U / np.sqrt(root)).T @ W
     return (root, U), float(root.sum()), np.einsum("rc,rc->c", half, half)
 
 
 class FixedBasisProblem(DualProblem):
-    """The same problem restricted to X = U diag(h) U^T for the eigenvectors U of the Gram: cheap, approximate.
+    """Approximate problem restricted to X = U diag(h) U^T for the eigenvectors U of the Gram.
 
-    Source: QuerySmasher, section 6.3, approximate construction; the bound stays the one of the unrestricted problem.
+    Source: QuerySmasher, section 6.3, approximate construction; the bound is the one of the
+    unrestricted problem.
     """
 
     def __init__(self, *, lift: Lift, factor: Factor) -> None:
@@ -418,24 +458,26 @@ class FixedBasisProblem(DualProblem):
 
 
 class FourierProblem(DualProblem):
-    """X diagonal in the Fourier basis, in closed form: every cell gets the same share.
+    """Closed form with X diagonal in the Fourier basis, where every cell has the same weight.
 
-    With the center (first cell + last cell) / 2 a prefix is half the total and a row of signs, plus up to its end and
-    minus after it.  Those rows are half circles on 2 (n - 1) places, the last cell opposite the first, and turning the
-    circle changes nothing: equal weights on its places are optimal, half a weight on either end.
+    With the center (first cell + last cell) / 2 a prefix query is half the total plus a row of
+    signs, positive up to its end and negative after it.  These rows are half circles on 2 (n - 1)
+    places, with the last cell opposite the first, and are invariant under rotation: equal weights
+    on the places are optimal, with half a weight on either end.
 
-    Source: QuerySmasher, appendix C; Weighted Fourier Factorizations, section 4.2 for the circle (extended marginals),
-    here without the prefix of all cells, which the total answers.  Needs uniform centers, or those of the circle.
+    Source: QuerySmasher, appendix C; Weighted Fourier Factorizations, section 4.2 for the circle
+    (extended marginals), here without the prefix of all cells, which the total answers.  Requires
+    uniform centers, or those of the circle.
     """
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
         weights: Array = np.ones(1)
         for n, L in zip(self.sizes, self.lift.matrices, strict=True):
-            # a line of n cells is half of a circle whose two ends are one place
-            own = np.ones(n)
+            # n cells on a line are half of a circle on which both ends are one place
+            axis_weights = np.ones(n)
             if _circle(L):
-                own[[0, -1]] = 0.5
-            weights = np.asarray(np.kron(weights, own / own.sum()), dtype=float)
+                axis_weights[[0, -1]] = 0.5
+            weights = np.asarray(np.kron(weights, axis_weights / axis_weights.sum()), dtype=float)
         mass: Array = np.bincount(self.orbit, weights=weights, minlength=self.variables).astype(float)
         return mass, "closed form"
 
@@ -444,62 +486,65 @@ class FourierProblem(DualProblem):
             return super().solution(mass, f"half circles, {status}")
         E = np.ones((1, 1), dtype=complex)
         for n in self.sizes:
-            # without the constant wave, which belongs to smaller spaces
+            # without the constant frequency, which belongs to smaller spaces
             E = np.kron(E, basis(n).T @ (np.fft.fft(np.eye(n)) / math.sqrt(n))[:, 1:])
         coefficients = sum(np.sum(np.abs(root @ E) ** 2, axis=0) for root in self.roots)
-        asked = coefficients > NULL * coefficients.max()
-        eigenvalues = np.where(asked, np.sqrt(coefficients), 0.0)
-        # turning the circle leaves X alone, so every cell pays the mean of the eigenvalues: make that 1
+        nonzero = coefficients > NULL_SHARE * coefficients.max()
+        eigenvalues = np.where(nonzero, np.sqrt(coefficients), 0.0)
+        # X is invariant under rotation, so every cell has the mean eigenvalue as cost: scale it to
+        # 1
         eigenvalues *= self.lift.cells / eigenvalues.sum()
         half = np.sqrt(eigenvalues)
-        back = np.divide(1.0, half, out=np.zeros_like(half), where=asked)
+        back = np.divide(1.0, half, out=np.zeros_like(half), where=nonzero)
         rows = self.lift.rows(((E * half) @ E.conj().T).real)
-        value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=asked)))
-        # with other centers than uniform ones the cells pay differently, and the dearest counts
-        dearest = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
+        value = float(np.sum(np.divide(coefficients, eigenvalues, out=np.zeros_like(half), where=nonzero)))
+        # with non-uniform centers the costs of the cells differ, and the largest counts
+        max_cost = max(1.0, float(np.einsum("rc,rc->c", rows, rows).max()))
         strategy = Strategy(
             sizes=self.sizes,
-            rows=rows / math.sqrt(dearest),
-            pinv=((E * back) @ E.conj().T).real * math.sqrt(dearest),
-            complete=bool(asked.all()),
+            rows=rows / math.sqrt(max_cost),
+            pinv=((E * back) @ E.conj().T).real * math.sqrt(max_cost),
+            complete=bool(nonzero.all()),
         )
-        value *= dearest
+        value *= max_cost
         return Solution(
             strategy=strategy, value=value, bound=self.bound(mass), dual=mass, status=f"Fourier basis, {status}"
         )
 
 
 def _circle(L: Array) -> bool:
-    """Return whether a lift puts the last cell opposite the first."""
+    """Return whether the last column of a lift is the negative of the first."""
     return L.shape[1] > 2 and np.allclose(L[:, 0], -L[:, -1], rtol=0, atol=1e-12)
 
 
 def _roots(grams: Sequence[Array]) -> list[Array]:
-    """Return independent rows H with H^T H = gram of every block of one Gram.
+    """Return independent rows H with H^T H = gram for every block of one Gram.
 
-    A direction is judged beside the whole Gram: what is null there is rounding, though it is the block's largest.
+    Eigenvalues are compared with the largest of all blocks: a block may consist of rounding only.
     """
-    solved = [scipy.linalg.eigh(gram, check_finite=False) for gram in grams]
-    largest = max((float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved), default=0.0)
+    spectra = [scipy.linalg.eigh(gram, check_finite=False) for gram in grams]
+    largest = max((float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in spectra), default=0.0)
     out = []
-    for eigenvalues, U in solved:
-        kept = eigenvalues > NULL * largest
-        out.append((U[:, kept] * np.sqrt(eigenvalues[kept])).T)
+    for eigenvalues, U in spectra:
+        positive = eigenvalues > NULL_SHARE * largest
+        out.append((U[:, positive] * np.sqrt(eigenvalues[positive])).T)
     return out
 
 
 def _independent(blocks: Sequence[Array]) -> list[Array]:
-    """Return independent rows with the same Gram as the rows of every block, without blocks of none; see `_roots`."""
+    """Return independent rows with the same Gram as the rows of every block, without empty blocks;
+    see `_roots`.
+    """
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
-    out = [U[:, e > NULL * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)]
+    out = [U[:, e > NULL_SHARE * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)]
     return [_orthogonal(rows) for rows in out if len(rows)]
 
 
 def _orthogonal(rows: Array) -> Array:
-    """Return rows that are orthogonal but for the rounding of a Gram, the last the longest, without that rounding.
+    """Return rows, the last the longest, orthogonalised against the rounding errors of their Gram.
 
-    What is left of long rows in short ones would bias the answers of light queries.
+    Components of long rows in short ones would bias the answers of queries with small weight.
     """
     Q, R = scipy.linalg.qr(rows[::-1].T, mode="economic", check_finite=False)
     return np.ascontiguousarray((Q * np.diagonal(R)).T[::-1])
