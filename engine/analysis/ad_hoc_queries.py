@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-MAX_CELLS = 4_000_000  # cells of the table that a query is written on
+MAX_CELLS = 4_000_000  # largest coefficient table of one query
 
 
 def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> pd.DataFrame:
-    """Return one row a group: its number, attributes as text, family, queries, cells of its table and weight.
+    """Return one row per group: number, attributes as text, family, queries, cells and weight.
 
     Parameters
     ----------
-    chosen : numbers of the groups to show; all when left out.
+    chosen : numbers of the groups to include; by default all groups.
     """
     import pandas as pd
 
@@ -46,26 +46,28 @@ def workload_table(workload: Workload, chosen: Sequence[int] | None = None) -> p
 
 
 def find_groups(workload: Workload, words: str) -> list[int]:
-    """Return the numbers of the groups in whose number, attributes and family every word occurs; case does not count.
+    """Return the numbers of the groups that match every word of a search text, ignoring case.
+
+    A word matches if it occurs in the number, the attribute names or the family of the group.
 
     >>> from engine.workload import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2, kind="categorical")])
     >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
     [0, 2]
     """
-    wanted = words.casefold().split()
-    if not wanted:
+    needles = words.casefold().split()
+    if not needles:
         return list(range(len(workload.groups)))
     return [
         i
         for i, g in enumerate(workload.groups)
         for text in [f"{i} {' '.join(g.attributes) or 'total'} {g.family_text}".casefold()]
-        if all(one in text for one in wanted)
+        if all(needle in text for needle in needles)
     ]
 
 
 def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[int], int]:
-    """Return the numbers on a page, counted from 1, and how many pages there are.
+    """Return the numbers on a page, counted from 1, and the number of pages.
 
     >>> page_of(range(250), 3, 100)
     (range(200, 250), 3)
@@ -77,9 +79,9 @@ def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[in
 
 @kept_with
 def workload_digest(workload: Workload) -> str:
-    """Return the name of a workload, with its schema, by content: equal for equal ones, 64 hexadecimal digits.
+    """Return the SHA-256 digest of a workload and its schema, as 64 hexadecimal digits.
 
-    It is worked out once for as long as the workload lives, for what is looked up again and again.
+    The digest is computed once per workload object.
 
     >>> from engine.workload import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4)])
@@ -92,14 +94,14 @@ def workload_digest(workload: Workload) -> str:
 
 @kept_with
 def counted_cells(workload: Workload) -> int:
-    """Return the number of cells of the marginal tables on the different attribute sets of a workload."""
+    """Return the number of cells of the marginals on the distinct attribute sets of a workload."""
     size = {attribute.name: attribute.size for attribute in workload.schema.attributes}
     return sum(math.prod(map(size.__getitem__, names)) for names in {frozenset(g.attributes) for g in workload.groups})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """One linear query: the attributes, its table of coefficients, shape ``schema.sizes(attributes)``, and its text."""
+    """One linear query: attributes, coefficient table of shape ``schema.sizes(attributes)``, and text."""
 
     attributes: tuple[str, ...]
     tensor: Array
@@ -107,7 +109,7 @@ class Query:
 
 
 def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
-    """Return the count of the records whose attributes lie in the given cells.
+    """Return the query that counts the records in a set of cells for each attribute.
 
     >>> from engine.workload import Attribute
     >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
@@ -115,21 +117,25 @@ def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
     """
     tensor, texts = np.ones(()), []
     for name, chosen in cells.items():
-        inside, found = np.zeros(schema[name].size), sorted(chosen)
-        inside[found] = 1.0
-        tensor = np.multiply.outer(tensor, inside)
-        if not found:
+        indicator, chosen_cells = np.zeros(schema[name].size), sorted(chosen)
+        indicator[chosen_cells] = 1.0
+        tensor = np.multiply.outer(tensor, indicator)
+        if not chosen_cells:
             texts.append(f"no value of {name}")
-        elif found[-1] - found[0] + 1 == len(found) < schema[name].size:
-            single = len(found) == 1 or schema[name].kind == "numeric"
-            texts.append(schema[name].condition(found[0], found[-1]) if single else _listed(schema[name], found))
-        elif len(found) < schema[name].size:
-            texts.append(_listed(schema[name], found))
+        elif chosen_cells[-1] - chosen_cells[0] + 1 == len(chosen_cells) < schema[name].size:
+            is_one_condition = len(chosen_cells) == 1 or schema[name].kind == "numeric"
+            texts.append(
+                schema[name].condition(chosen_cells[0], chosen_cells[-1])
+                if is_one_condition
+                else _value_list(schema[name], chosen_cells)
+            )
+        elif len(chosen_cells) < schema[name].size:
+            texts.append(_value_list(schema[name], chosen_cells))
     return Query(attributes=tuple(cells), tensor=tensor, text=" and ".join(texts) or "all records")
 
 
 def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
-    """Return the count of the records in runs of cells: attribute -> first and last cell, both included.
+    """Return the query that counts the records in ranges of cells: attribute -> (first, last), inclusive.
 
     >>> from engine.workload import Attribute
     >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
@@ -139,32 +145,40 @@ def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
 
 
 def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
-    """Return the count of the records that meet a condition in words; raises WorkloadError when it cannot be read.
+    """Return the query that counts the records satisfying a condition on named attributes.
+
+    Raises
+    ------
+    WorkloadError : the condition is not valid.
 
     >>> from engine.workload import Attribute
     >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
     array([0., 0., 1., 1.])
     """
-    _on(schema)
+    _check_schema(schema)
     names = schema.named(attributes, error=WorkloadError)
     rows = Custom(predicates=[condition]).bind([schema[name] for name in names]).rows(schema.sizes(names))
     return Query(attributes=names, tensor=rows.reshape(schema.sizes(names)), text=condition.strip())
 
 
-def _on(schema: Schema) -> None:
+def _check_schema(schema: Schema) -> None:
     instance("schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError)
 
 
 def condition_query(schema: Schema, condition: str) -> Query:
-    """Return the count of the records that meet a condition in words, on the attributes that it names.
+    """Return the query that counts the records satisfying a condition, on the attributes in the condition.
 
-    No words at all ask for all records.  Raises: WorkloadError when it names none, or its table would be too large.
+    An empty condition counts all records.
+
+    Raises
+    ------
+    WorkloadError : the condition is not valid, names no attribute, or needs too large a table.
 
     >>> from engine.workload import Attribute
     >>> condition_query(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]), "age >= 2").attributes
     ('age',)
     """
-    _on(schema)
+    _check_schema(schema)
     instance("condition", condition, str, give="words, such as \"age >= 30 and sex == 'F'\"", error=WorkloadError)
     if not condition.strip():
         return box_query(schema, {})
@@ -172,20 +186,24 @@ def condition_query(schema: Schema, condition: str) -> Query:
     if schema.cells(names) > MAX_CELLS:
         raise WorkloadError(
             f"The condition {shown(condition)} is on a table of {number(schema.cells(names))} cells; at most "
-            f"{MAX_CELLS:,} are written down. Ask about fewer attributes, or by SQL."
+            f"{MAX_CELLS:,} are allowed. Use fewer attributes, or write the query in SQL."
         )
     return written_query(schema, names, condition)
 
 
 def further_answers(found: Measurement, asked: Workload, confidence: float = 0.95) -> pd.DataFrame:
-    """Return answers to queries that may not have been asked before: query, answer, std, low, high (counts).
+    """Answer further queries from an existing measurement, without privacy cost.
 
-    They follow from what was measured, and cost nothing; weights of the queries do not matter.
+    The weights of the queries have no effect.
+
+    Returns
+    -------
+    DataFrame with the columns query, answer, std, low and high, in counts.
 
     Raises
     ------
-    WorkloadError : the queries are on another schema.
-    NotAnswerable : what was measured says nothing about a piece of one of them.
+    WorkloadError : the queries are on a different schema.
+    NotAnswerable : the measurement does not determine one of the queries.
     """
     import pandas as pd
 
@@ -193,47 +211,47 @@ def further_answers(found: Measurement, asked: Workload, confidence: float = 0.9
     instance("workload", asked, Workload, give="the queries as a Workload on plan.schema", error=WorkloadError)
     if asked.schema != found.plan.schema:
         raise WorkloadError("The queries are on another schema than what was measured. Ask them on that of the plan.")
-    other, tables = replace(found, plan=found.plan.asking(asked.groups)), []
+    extended, tables = replace(found, plan=found.plan.asking(asked.groups)), []
     for i, group in enumerate(asked.groups):
-        if not np.isfinite(other.plan.variances(i)).all():
+        if not np.isfinite(extended.plan.variances(i)).all():
             raise NotAnswerable(
                 f"What was measured does not answer all {group.family_text} queries on {set_name(group.attributes)}. "
                 "Ask coarser ones, or about fewer attributes."
             )
-        tables.append(other.answers(i, confidence=confidence))
+        tables.append(extended.answers(i, confidence=confidence))
     if not tables:
         raise WorkloadError("There is no query to answer. Add at least one group.")
     return pd.concat(tables, ignore_index=True)
 
 
 def half_width(plan: Plan, variance: float, confidence: float = 0.95) -> float:
-    """Return how far a confidence interval reaches to each side, in counts, for a variance in counts^2."""
+    """Return the half-width of a confidence interval, in counts, for a variance in counts^2."""
     return quantile(confidence, plan.budget.law) * math.sqrt(variance)
 
 
-def _listed(attribute: Attribute, cells: Sequence[int]) -> str:
+def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:
     return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
 
 
 def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
-    """Return a page of answers with the exact counts of simulated or public records in a column `truth`."""
-    asked = plan.workload.groups[group]
+    """Add the exact counts of simulated or public records to a page of answers, as column ``truth``."""
+    queries = plan.workload.groups[group]
     rows = plan.budget.rows_per_person
-    counts = count_marginals(records, plan.schema, [asked.attributes], rows_per_person=rows)
-    truth = apply_group(asked, counts[asked.attributes].astype(float), start, start + len(answers))
+    counts = count_marginals(records, plan.schema, [queries.attributes], rows_per_person=rows)
+    truth = apply_group(queries, counts[queries.attributes].astype(float), start, start + len(answers))
     return answers.assign(truth=truth)
 
 
 def certificate_text(plan: Plan) -> str:
-    """Return the plan's certificate in plain words."""
-    found = plan.certificate
+    """Return the optimality certificate of a plan as text."""
+    certificate = plan.certificate
     return (
-        f"{found.statement} The bound is {found.lower_bound:.6g} counts, this plan has {plan.achieved:.6g}: "
-        f"{gap_text(plan)} more."
+        f"{certificate.statement} The bound is {certificate.lower_bound:.6g} counts, this plan has "
+        f"{plan.achieved:.6g}: {gap_text(plan)} more."
     )
 
 
 def gap_text(plan: Plan) -> str:
-    """Return how much a plan's objective is above the proven bound, as a percentage."""
+    """Return the optimality gap of a plan as a percentage."""
     gap = max(plan.certificate.gap, 0.0)
     return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"

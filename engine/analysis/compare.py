@@ -1,6 +1,7 @@
-"""Compare mechanisms on one workload, each in a process of its own with limits on time and memory.
+"""Comparison of mechanisms on one workload, with limits on time and memory.
 
-Plans hold no data, so what came of a request may be kept and shared: a comparison that asks the same again is instant.
+Each mechanism runs in a separate worker process.  Plans contain no data, so results are cached
+and shared: repeating a request is instant.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from engine.analysis.error_distribution import Spread, spread
 from engine.analysis.error_targets import BIASED
 from engine.bounds.lower_bounds import best_bound
 from engine.errors import EngineError, PlanError
-from engine.mechanisms import forecast, label_of, mechanism_class, plan, variants
-from engine.mechanisms import registry as known
+from engine.mechanisms import forecast, label_of, mechanism_class, plan, registry, variants
 from engine.mechanisms.base import Forecast, check_request
 from engine.plans import Plan
 from engine.privacy import REPLACE_ONE, Budget
@@ -37,25 +37,26 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status")
-KEPT = 256  # results that are kept
+MAX_CACHED_RESULTS = 256
 BOUND = "bound"
-QUICK = 1.0  # seconds of forecast up to which a mechanism is compared without being asked for
+QUICK_FORECAST_S = 1.0  # mechanisms with a shorter forecast are preselected
 MechanismChoice = str | tuple[str, Mapping[str, Any]]
 _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Comparison(Value):
-    """What a comparison found.
+    """Result of a comparison.
 
     Attributes
     ----------
-    frame : one row a mechanism, best first; see `compare`.
-    plans : the plan of every mechanism that has one, as JSON text, by the word in the column ``mechanism``.
-    bound : weighted RMSE, in counts, that no matrix mechanism whatsoever can go below.
-    statement : how the bound was found.
-    groups : RMSE of every group under every mechanism that has a plan, in counts, shape (groups,), by the same word.
-    spreads : distribution of its standard errors, thinned for pictures, by the same word.
+    frame : one row per mechanism, best first; see `compare`.
+    plans : maps the label in the column ``mechanism`` to the plan as JSON text, for every
+        mechanism that produced a plan.
+    bound : lower bound, in counts, on the weighted RMSE of every matrix mechanism.
+    statement : method that computed the bound, or the reason why there is none.
+    groups : maps the label to the RMSE of every group, in counts, shape (groups,).
+    spreads : maps the label to the distribution of standard errors, thinned for figures.
     """
 
     frame: pd.DataFrame
@@ -76,7 +77,7 @@ class Comparison(Value):
         return hash((self.statement, self.bound))
 
     def headline(self) -> dict[str, str]:
-        """Return which mechanism is best, and how good any could be."""
+        """Return the best mechanism, its RMSE and the lower bound, as texts."""
         served = self.frame[self.frame["rmse"].notna()]
         out = {"mechanisms": f"{len(served)} of {len(self.frame)}"}
         if len(served):
@@ -91,7 +92,7 @@ class _Job:
     options: Mapping[str, Any]
 
 
-_SEARCH = _Job(label=BOUND, name=BOUND, options={})
+_BOUND_JOB = _Job(label=BOUND, name=BOUND, options={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,10 @@ class _Request:
     memory_limit: float
 
     def key(self, job: _Job) -> str:
-        """Return the identity of one result; a longer time may give a better one, so the limits belong to it."""
+        """Return the cache key of a job: a hash of the request and the job.
+
+        The limits are part of the key, because a longer time limit can give a better plan.
+        """
         limits = [self.time_limit, self.memory_limit]
         content = [workload_digest(self.workload), self.budget, *limits, job.name, dict(job.options)]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -118,25 +122,27 @@ def compare(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Plan a workload with several mechanisms and say how each does; no data is touched.
+    """Plan a workload with several mechanisms and tabulate their errors, without reading any data.
 
     Parameters
     ----------
-    mechanisms : names, or (name, options) pairs; by default every mechanism with each of its variants.
-    time_limit, memory_limit : what one mechanism may take, in seconds and bytes; one that would take more says so.
-    jobs : processes at once; by default one a core.
-    progress : called with (fraction, text); returning False stops everything.
+    mechanisms : names, or (name, options) pairs; by default all variants of all mechanisms.
+    time_limit, memory_limit : limits per mechanism, in seconds and bytes.  A mechanism that
+        exceeds one gets a status that says so.
+    jobs : number of concurrent processes; by default one per core.
+    progress : called with (fraction, text); returning False cancels the comparison.
 
     Returns
     -------
-    DataFrame with one row a mechanism, best first: mechanism; rmse and max_std in counts; gap, the relative distance of
-    its weighted RMSE to the best known bound, which holds for all matrix mechanisms; seconds; peak_mb; status, "ok" or
-    the reason why there is no result.  A mechanism that fails never raises.
+    DataFrame with one row per mechanism, best first: mechanism; rmse and max_std in counts; gap,
+    the relative excess of its weighted RMSE over the best available lower bound for all matrix
+    mechanisms; seconds; peak_mb; status, "ok" or the reason why there is no result.  A failing
+    mechanism does not raise an exception.
 
     >>> from engine.workload import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
-    >>> found = compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])
-    >>> found["status"].str[:13].tolist()
+    >>> table = compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])
+    >>> table["status"].str[:13].tolist()
     ['ok', 'There is no m']
     """
     return comparison(
@@ -160,74 +166,77 @@ def comparison(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """Return the same as `compare` together with the plans and the bound."""
+    """Return the table of `compare` together with the plans and the bound."""
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
-    for word, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
-        positive(word, limit, error=PlanError)
-    at_once = cores() if jobs is None else whole("number of jobs", jobs, error=PlanError)
-    asked = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit)
+    for name, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
+        positive(name, limit, error=PlanError)
+    n_workers = cores() if jobs is None else whole("number of jobs", jobs, error=PlanError)
+    request = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit)
     results: dict[str, dict[str, Any]] = {}
-    waiting: list[_Job] = []
+    pending: list[_Job] = []
     for job in _jobs(mechanisms):
-        needed = _forecast(job, workload, budget, memory_limit)
-        if isinstance(needed, str):
-            results[job.label] = {"status": needed}
+        estimate = _forecast(job, workload, budget, memory_limit)
+        if isinstance(estimate, str):
+            results[job.label] = {"status": estimate}
         else:
-            waiting.append(job)
-    waiting.append(_SEARCH)  # last: it takes as long as some mechanisms together, and they say more without it
-    known = _known(waiting, asked)
-    left = [job for job in waiting if job.label not in known]
-    found = _found(left, asked, at_once, progress)
-    return _table(workload, results | known | found)
+            pending.append(job)
+    # The bound comes last: it takes as long as several mechanisms, whose results are useful without it.
+    pending.append(_BOUND_JOB)
+    cached = _cached_results(pending, request)
+    uncached = [job for job in pending if job.label not in cached]
+    computed = _computed_results(uncached, request, n_workers, progress)
+    return _table(workload, results | cached | computed)
 
 
 def compared_so_far(
     workload: Workload, budget: Budget, mechanisms: Iterable[MechanismChoice], *, time_limit: float = 120.0
 ) -> Comparison | None:
-    """Return what is kept of a `comparison` of the same request, which may be on its way; None before the first plan.
+    """Return the cached results of a `comparison` with the same request, which may still be running.
 
-    Until the bound is there the plans stand against the best of them.
+    Returns None while no plan is cached.
     """
-    asked = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9)
-    known = _known([*_jobs(mechanisms), _SEARCH], asked)
-    if known.keys() <= {BOUND}:
+    request = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=4e9)
+    cached = _cached_results([*_jobs(mechanisms), _BOUND_JOB], request)
+    if cached.keys() <= {BOUND}:
         return None
-    return _table(workload, {BOUND: {"statement": "The bound is still being searched for."}} | known)
+    return _table(workload, {BOUND: {"statement": "The bound is still being searched for."}} | cached)
 
 
-def _known(jobs: Iterable[_Job], asked: _Request) -> dict[str, dict[str, Any]]:
-    kept = ((job.label, _CACHE.get(asked.key(job))) for job in jobs)
-    return {label: found for label, found in kept if found is not None}
+def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[str, Any]]:
+    entries = ((job.label, _CACHE.get(request.key(job))) for job in jobs)
+    return {label: result for label, result in entries if result is not None}
 
 
-def _found(left: list[_Job], asked: _Request, jobs: int, progress: Progress | None) -> dict[str, dict[str, Any]]:
-    tell = told(progress, "The comparison was cancelled.")
+def _computed_results(
+    jobs_to_run: list[_Job], request: _Request, n_workers: int, progress: Progress | None
+) -> dict[str, dict[str, Any]]:
+    report = told(progress, "The comparison was cancelled.")
 
-    def hear(fraction: float, labels: list[str]) -> None:
-        tell(fraction, f"Comparing: {', '.join(labels)}")
+    def report_running(fraction: float, labels: list[str]) -> None:
+        report(fraction, f"Comparing: {', '.join(labels)}")
 
-    def arrived(label: str, found: Any) -> None:
-        if not isinstance(found, Failed) and found["status"] == "ok":
-            _CACHE[keys[label]] = found
-        while len(_CACHE) > KEPT:
+    def store(label: str, result: Any) -> None:
+        if not isinstance(result, Failed) and result["status"] == "ok":
+            _CACHE[keys[label]] = result
+        while len(_CACHE) > MAX_CACHED_RESULTS:
             _CACHE.popitem(last=False)
 
-    keys = {job.label: asked.key(job) for job in left}
-    calls = {job.label: (_result, (asked, job.name, dict(job.options))) for job in left}
-    # planning stops itself at the limit; a process that does not is ended
-    found = call_apart(calls, at_once=jobs, seconds=asked.time_limit + 15.0, hear=hear, arrived=arrived)
-    for label, one in found.items():
-        arrived(label, one)
-    return {label: {"status": one.reason} if isinstance(one, Failed) else one for label, one in found.items()}
+    keys = {job.label: request.key(job) for job in jobs_to_run}
+    calls = {job.label: (_run_job, (request, job.name, dict(job.options))) for job in jobs_to_run}
+    # Planning checks the time limit itself; the margin is for processes that do not stop.
+    result = call_apart(calls, at_once=n_workers, seconds=request.time_limit + 15.0, hear=report_running, arrived=store)
+    for label, one in result.items():
+        store(label, one)
+    return {label: {"status": one.reason} if isinstance(one, Failed) else one for label, one in result.items()}
 
 
 def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comparison:
-    """Put the results side by side, each against the best bound."""
+    """Return one table of all results, with their gaps to the bound."""
     import pandas as pd
 
-    found = results[BOUND]
-    bound = math.sqrt(found.get("square", 0.0) / workload.queries)
+    bound_result = results[BOUND]
+    bound = math.sqrt(bound_result.get("square", 0.0) / workload.queries)
     rows, plans, groups, spreads = [], {}, {}, {}
     for label, result in results.items():
         if label == BOUND:
@@ -242,7 +251,7 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
         frame=frame.sort_values("rmse", kind="stable", na_position="last", ignore_index=True),
         plans=plans,
         bound=bound,
-        statement=found.get("statement", "No bound was found within the limits."),
+        statement=bound_result.get("statement", "No bound was found within the limits."),
         groups=groups,
         spreads=spreads,
     )
@@ -250,27 +259,30 @@ def _table(workload: Workload, results: Mapping[str, Mapping[str, Any]]) -> Comp
 
 def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
     out = []
-    give = "names of mechanisms, or pairs of a name and its options"
+    allowed = "names of mechanisms, or pairs of a name and its options"
     if isinstance(mechanisms, str):
         mechanisms = [mechanisms]
-    instance("mechanisms", mechanisms, (Iterable, type(None)), give=give, error=PlanError)
+    instance("mechanisms", mechanisms, (Iterable, type(None)), give=allowed, error=PlanError)
     for choice in variants().values() if mechanisms is None else mechanisms:
-        name, options = (choice, {}) if isinstance(choice, str) else _pair(choice)
+        name, options = (choice, {}) if isinstance(choice, str) else _name_and_options(choice)
         out.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
     return out
 
 
-def _pair(choice: Any) -> tuple[str, Mapping[str, Any]]:
+def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
     if isinstance(choice, tuple) and len(choice) == 2 and isinstance(choice[1], Mapping):
         name, options = choice
-        if said := [limit for limit in ("time_limit", "memory_limit", "progress") if limit in options]:
-            raise PlanError(f"The options of {shown(name)} hold {said[0]}, which is one for all. Give it to compare().")
+        if misplaced := [limit for limit in ("time_limit", "memory_limit", "progress") if limit in options]:
+            raise PlanError(
+                f"The options of {shown(name)} contain {misplaced[0]}, which applies to all mechanisms. "
+                "Pass it to compare() itself."
+            )
         try:
             json.dumps(dict(options))
         except (TypeError, ValueError):
             raise PlanError(
-                f"The options of {shown(name)} hold more than texts, numbers, lists and mappings of these. They are "
-                "sent to another process: give names, such as {'base': {'age': 'range'}}."
+                f"The options of {shown(name)} must be JSON values, because they are sent to a worker process. "
+                "Use texts, numbers, lists and mappings, such as {'base': {'age': 'range'}}."
             ) from None
         return name, options
     raise PlanError(
@@ -280,9 +292,10 @@ def _pair(choice: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list[str]:
-    """Return at most so many mechanisms of `expected` that start and take about a second.
+    """Return the labels of at most ``most`` mechanisms that run in about a second.
 
-    One of each and no variants, besides the label ``also``, which comes first.
+    Mechanisms are taken with their default options.  The label ``also`` is included with any
+    options and comes first.  ``table`` is the result of `expected`.
 
     >>> from engine.workload import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
@@ -291,10 +304,10 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2, also="querysmasher (centers=tuned)")
     ['querysmasher (centers=tuned)', 'querysmasher']
     """
-    ready = table[(table["status"] == "ok") & (table["seconds"] <= QUICK)]
-    plain = {m.name for m in known.MECHANISMS}
-    found = [str(label) for label in ready["mechanism"] if label in plain or label == also]
-    return sorted(found, key=lambda label: label != also)[:most]
+    quick = table[(table["status"] == "ok") & (table["seconds"] <= QUICK_FORECAST_S)]
+    default_labels = {m.name for m in registry.MECHANISMS}
+    labels = [str(label) for label in quick["mechanism"] if label in default_labels or label == also]
+    return sorted(labels, key=lambda label: label != also)[:most]
 
 
 def expected(
@@ -304,69 +317,79 @@ def expected(
     *,
     memory_limit: float = 4e9,
 ) -> pd.DataFrame:
-    """Say what `compare` would take for every mechanism, without planning.
+    """Return the predicted time and memory of every mechanism in `compare`, without planning.
 
     Returns
     -------
-    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or why it will not start.
+    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or the reason
+    why it cannot start.
     """
     import pandas as pd
 
     rows: list[tuple[str, float, float, str]] = []
     for job in _jobs(mechanisms):
-        found = _forecast(job, workload, budget, memory_limit)
-        if isinstance(found, str):
-            rows.append((job.label, math.nan, math.nan, found))
+        estimate = _forecast(job, workload, budget, memory_limit)
+        if isinstance(estimate, str):
+            rows.append((job.label, math.nan, math.nan, estimate))
         else:
-            rows.append((job.label, found.seconds, found.memory / 1e6, "ok"))
+            rows.append((job.label, estimate.seconds, estimate.memory / 1e6, "ok"))
     return pd.DataFrame(rows, columns=["mechanism", "seconds", "memory_mb", "status"])
 
 
 def _forecast(job: _Job, workload: Workload, budget: Budget, memory_limit: float) -> Forecast | str:
-    """Return what a job would take, or why it should not start."""
+    """Return the forecast of a job, or the reason why it cannot start."""
     try:
         check_request(workload, budget, mechanism_class(job.name).laws)
-        needed = forecast(workload, job.name, **job.options)
+        estimate = forecast(workload, job.name, **job.options)
     except EngineError as error:
         return str(error)
-    if needed.memory > memory_limit:
-        return f"It would need about {needed.memory / 1e9:.1f} GB, more than the limit of {memory_limit / 1e9:.1f} GB."
-    return needed
+    if estimate.memory > memory_limit:
+        return (
+            f"It would need about {estimate.memory / 1e9:.1f} GB, more than the limit of {memory_limit / 1e9:.1f} GB."
+        )
+    return estimate
 
 
-def _result(asked: _Request, name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Do one job; runs in a process of its own."""
+def _run_job(request: _Request, name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Run one job in a worker process."""
     started = time.perf_counter()
     try:
-        workload, budget = asked.workload, Budget.from_dict(asked.budget)
+        workload, budget = request.workload, Budget.from_dict(request.budget)
         if name == BOUND:
             return _bound(workload, budget) | {"status": "ok"}
-        made = plan(workload, budget, name, time_limit=asked.time_limit, memory_limit=asked.memory_limit, **options)
-        taken = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
-        return _read(made) | taken | {"status": "ok"}
+        computed_plan = plan(
+            workload, budget, name, time_limit=request.time_limit, memory_limit=request.memory_limit, **options
+        )
+        usage = {"seconds": time.perf_counter() - started, "peak_mb": peak_megabytes()}
+        return _plan_summary(computed_plan) | usage | {"status": "ok"}
     except (MemoryError, EngineError) as error:
-        words = f"It ran out of the memory limit of {asked.memory_limit / 1e9:.1f} GB."
-        return {"status": str(error) if isinstance(error, EngineError) else words}
+        out_of_memory = f"It ran out of the memory limit of {request.memory_limit / 1e9:.1f} GB."
+        return {"status": str(error) if isinstance(error, EngineError) else out_of_memory}
 
 
-def _read(made: Plan) -> dict[str, Any]:
-    """Return what is told of a plan: read here, it need not be read again by everybody who looks."""
+def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
+    """Return the numbers of a plan that are tabulated, computed once in the worker."""
     return {
-        "rmse": made.rmse,
-        "max_std": math.sqrt(made.max_variance),
-        "weighted_rmse": made.weighted_rmse,
-        "plan": made.to_json(),
-        "groups": tuple(made.rmses),
-        "spread": spread(made).thinned(),
+        "rmse": computed_plan.rmse,
+        "max_std": math.sqrt(computed_plan.max_variance),
+        "weighted_rmse": computed_plan.weighted_rmse,
+        "plan": computed_plan.to_json(),
+        "groups": tuple(computed_plan.rmses),
+        "spread": spread(computed_plan).thinned(),
     }
 
 
 def _bound(workload: Workload, budget: Budget) -> dict[str, Any]:
-    exact = "for neighbours that replace a record" if budget.neighbours == REPLACE_ONE else workload.schema.exact_text
-    if exact:
-        return {"square": 0.0, "statement": f"No bound is proved {exact.replace('the exact', 'beside the exact', 1)}."}
-    square, how = best_bound(workload, budget.law)
+    exact_part = (
+        "for neighbours that replace a record" if budget.neighbours == REPLACE_ONE else workload.schema.exact_text
+    )
+    if exact_part:
+        return {
+            "square": 0.0,
+            "statement": f"No bound is proved {exact_part.replace('the exact', 'beside the exact', 1)}.",
+        }
+    square, method = best_bound(workload, budget.law)
     return {
         "square": square / budget.row_pcost,
-        "statement": f"No matrix mechanism, whatever it measures, can go below the bound, found by {how}. {BIASED}",
+        "statement": f"No matrix mechanism, whatever it measures, can go below the bound, found by {method}. {BIASED}",
     }

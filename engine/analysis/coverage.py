@@ -1,6 +1,7 @@
-"""Coverage check: rehearse many times, and count how often the intervals hold the truth.
+"""Coverage check of confidence intervals by simulation.
 
-It runs the very code of a release on simulated or public records, so it checks what will be handed out, not a formula.
+The simulation runs the code of a release on simulated or public records, so it checks the
+implementation and not only the formulas.
 """
 
 from __future__ import annotations
@@ -26,19 +27,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+CONFIDENCE_LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coverage:
-    """What came of many rehearsals.
+    """Result of a coverage check.
 
     Attributes
     ----------
-    rehearsals, queries : how often the plan was measured, and how many of its queries were watched.
-    table : one row a level: promised and found coverage, and how far the found one may stray by chance.
-    bias : mean error over its standard error of the query that strays most, in standard errors of that mean.
-    spread : mean squared error over the predicted variance, all watched queries together; 1 is as predicted.
+    rehearsals, queries : number of simulated releases, and number of queries that were checked.
+    table : one row per confidence level: nominal coverage ("promised"), empirical coverage ("found")
+        and two standard errors of the latter ("by chance").
+    bias : largest absolute mean error over the queries, in standard errors of that mean.
+    spread : mean squared error divided by the predicted variance, over all checked queries; the
+        expected value is 1.
     """
 
     rehearsals: int
@@ -49,7 +52,7 @@ class Coverage:
 
     @property
     def sentence(self) -> str:
-        """The result in plain words."""
+        """Summary of the result."""
         row = self.table.set_index("promised").loc[0.95]
         return (
             f"In {how_many(self.rehearsals, 'rehearsal')} of {how_many(self.queries, 'query', 'queries')}, "
@@ -67,52 +70,54 @@ def coverage_check(
     seconds: float = math.inf,
     progress: Progress | None = None,
 ) -> Coverage:
-    """Rehearse a plan many times and compare answers, intervals and errors with the exact counts.
+    """Simulate many releases of a plan and compare answers and intervals with the exact counts.
 
     Parameters
     ----------
-    records : simulated or public records, as `measure` takes them; never confidential ones, because the truth is used.
-    queries : how many queries are watched, spread evenly over the groups.
-    seconds : stop after this time with the rehearsals done so far, at least two.
+    records : simulated or public records, as for `measure`.  Confidential records are not allowed,
+        because the result depends on the exact counts.
+    queries : number of queries to check, spread evenly over the groups.
+    seconds : time limit, after which no further rehearsal starts; at least two are done.
 
     Raises
     ------
-    PlanError : fewer than two rehearsals were asked for.
+    PlanError : ``rehearsals`` is not an integer of at least 2.
     Cancelled : ``progress`` returned False.
     """
     import pandas as pd
 
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
-        raise PlanError(f"rehearsals was {rehearsals!r}. Give a whole number from 2, such as 1000.")
+        raise PlanError(f"rehearsals was {rehearsals!r}. Give an integer of at least 2, such as 1000.")
     groups = range(len(plan.workload.groups))
-    chosen = _watched(plan, queries)
-    asked = [plan.workload.groups[i].attributes for i in groups if len(chosen[i])]
-    sets = list(dict.fromkeys([*maximal_sets(plan), *asked]))
+    positions = _sampled_queries(plan, queries)
+    sampled_sets = [plan.workload.groups[i].attributes for i in groups if len(positions[i])]
+    sets = list(dict.fromkeys([*maximal_sets(plan), *sampled_sets]))
     counts = count_marginals(records, plan.schema, sets, rows_per_person=plan.budget.rows_per_person)
-    truth, std = [], []
+    truth, standard_errors = [], []
     for i in groups:
-        if len(chosen[i]):
+        if len(positions[i]):
             group = plan.workload.groups[i]
             table = np.asarray(counts[group.attributes], dtype=float)
-            truth.append(_each(partial(apply_group, group, table), chosen[i]))
-            std.append(np.sqrt(_each(partial(plan.variances, i), chosen[i])))
-    exact, scale = np.concatenate(truth), np.concatenate(std)
+            truth.append(_values_at(partial(apply_group, group, table), positions[i]))
+            standard_errors.append(np.sqrt(_values_at(partial(plan.variances, i), positions[i])))
+    exact_answers, scale = np.concatenate(truth), np.concatenate(standard_errors)
     errors: list[np.ndarray[Any, Any]] = []
-    tell = told(progress, "The coverage check was cancelled; nothing was spent.")
+    report = told(progress, "The coverage check was cancelled; nothing was spent.")
     started = time.monotonic()
     while len(errors) < rehearsals and (len(errors) < 2 or time.monotonic() - started < seconds):
-        drawn = measure(plan, counts, rehearsal=True)
-        found = [_each(partial(drawn.values, i), chosen[i]) for i in groups if len(chosen[i])]
-        errors.append((np.concatenate(found) - exact) / scale)
-        tell(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
+        measurement = measure(plan, counts, rehearsal=True)
+        answers = [_values_at(partial(measurement.values, i), positions[i]) for i in groups if len(positions[i])]
+        errors.append((np.concatenate(answers) - exact_answers) / scale)
+        report(len(errors) / rehearsals, f"Rehearsal {len(errors):,}")
     scores = np.array(errors)
-    law = plan.budget.law
+    noise = plan.budget.law
     rows = []
-    for level in LEVELS:
-        inside = np.abs(scores) <= quantile(level, law)
-        # queries of one rehearsal share their noise, so the spread between rehearsals is what chance allows
-        stray = 2.0 * float(inside.mean(axis=1).std(ddof=1)) / math.sqrt(len(scores))
-        rows.append((level, float(inside.mean()), stray))
+    for level in CONFIDENCE_LEVELS:
+        is_covered = np.abs(scores) <= quantile(level, noise)
+        # The queries of one rehearsal share their noise, so the sampling error comes from the
+        # standard deviation between rehearsals.
+        chance_margin = 2.0 * float(is_covered.mean(axis=1).std(ddof=1)) / math.sqrt(len(scores))
+        rows.append((level, float(is_covered.mean()), chance_margin))
     return Coverage(
         rehearsals=len(scores),
         queries=scores.shape[1],
@@ -122,19 +127,21 @@ def coverage_check(
     )
 
 
-def _watched(plan: Plan, queries: int) -> list[list[int]]:
-    """Return for every group the positions of the queries that are watched."""
+def _sampled_queries(plan: Plan, queries: int) -> list[list[int]]:
+    """Return the positions of the queries to check, for every group."""
     groups = plan.workload.groups
-    picked = set(np.linspace(0, len(groups) - 1, min(len(groups), queries)).round().astype(int).tolist())
-    quota = max(1, queries // len(picked))
+    sampled_groups = set(np.linspace(0, len(groups) - 1, min(len(groups), queries)).round().astype(int).tolist())
+    quota = max(1, queries // len(sampled_groups))
     return [
-        sorted({int(p) for p in np.linspace(0, g.count - 1, min(g.count, quota)).round()}) if i in picked else []
+        sorted({int(p) for p in np.linspace(0, g.count - 1, min(g.count, quota)).round()})
+        if i in sampled_groups
+        else []
         for i, g in enumerate(groups)
     ]
 
 
-def _each(values: Callable[[int, int], Any], positions: Sequence[int]) -> np.ndarray[Any, Any]:
-    """Return the values at scattered positions; neighbours are fetched together."""
+def _values_at(values: Callable[[int, int], Any], positions: Sequence[int]) -> np.ndarray[Any, Any]:
+    """Return the values at positions; a contiguous range takes one call."""
     if len(positions) == positions[-1] - positions[0] + 1:
         return np.asarray(values(positions[0], positions[-1] + 1))
     return np.concatenate([values(p, p + 1) for p in positions])

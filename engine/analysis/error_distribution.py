@@ -1,6 +1,6 @@
 """Distribution of standard errors over queries.
 
-Queries with the same variance are counted and not listed, so that the limit is on queries that differ.
+Queries with equal variances are grouped and counted, so the size limit applies to distinct variances.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from engine.plans import Plan
 from engine.plans.variance import Footprint, GroupVariance, Summand, footprint
 from engine.workload import Group, Workload
 
-EXACT_QUERIES = 4_000_000  # up to so many queries, or different variances, each is computed for a distribution
+EXACT_QUERIES = 4_000_000  # largest number of queries, or distinct variances, that is not sampled
 SAMPLE = 200_000
-LEAST = 256  # queries of a group that are computed at least
-DRAWN = 800  # points of a distribution in a picture: about as many as a wide screen shows
-NEVER = 1e300  # stands for an infinite variance, which no product of arrays can hold
-ROUNDING = 1.0 + 1e-12  # of a standard error that is computed in two ways
-LARGEST = float(np.finfo(float).max)
+LEAST = 256  # smallest sample per group
+FIGURE_POINTS = 800  # about the horizontal resolution of a figure
+INFINITE_VARIANCE = 1e300  # finite substitute, because 0 * inf in a product of arrays is NaN
+ROUNDING_FACTOR = 1.0 + 1e-12  # bounds the difference between two computations of a standard error
+MAX_FLOAT = float(np.finfo(float).max)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,12 +34,12 @@ class Spread:
 
     Attributes
     ----------
-    errors : sorted standard errors, in counts or as shares of their targets, shape (unlike queries,); infinite for
-        queries that are not answerable.
-    shares : share of all queries up to each, shape (unlike queries,).
-    chance : 1 over the number of queries that the shares rest on, when they come from a sample; 0 when every query was
-        counted.  The standard error of a share s is about the root of s (1 - s) chance.
-    sampled : queries that were computed, when they are a sample.
+    errors : sorted standard errors, in counts or relative to their targets, shape (points,);
+        infinite for queries that are not answerable.
+    shares : cumulative share of all queries at each error, shape (points,).
+    chance : 1 / (effective sample size); 0 if every query was evaluated.  The standard error of a
+        share s is about sqrt(s (1 - s) chance).
+    sampled : sample size; 0 if every query was evaluated.
     """
 
     errors: Array
@@ -49,39 +49,39 @@ class Spread:
 
     @property
     def exact(self) -> bool:
-        """Whether every query was counted."""
+        """Whether every query was evaluated."""
         return self.chance == 0.0
 
     def within(self, tolerance: float) -> float:
-        """Share of the queries with a standard error at or below a tolerance in counts, up to rounding."""
-        most = min(tolerance * ROUNDING, LARGEST)  # an infinite standard error is within no tolerance
-        at = int(np.searchsorted(self.errors, most, side="right")) - 1
-        return float(self.shares[at]) if at >= 0 else 0.0
+        """Return the share of the queries with a standard error of at most a tolerance, up to rounding."""
+        limit = min(tolerance * ROUNDING_FACTOR, MAX_FLOAT)  # infinite errors exceed every tolerance
+        index = int(np.searchsorted(self.errors, limit, side="right")) - 1
+        return float(self.shares[index]) if index >= 0 else 0.0
 
     def quantile(self, share: float, sure: float = 0.0) -> float:
-        """Smallest standard error that at least a share of the queries does not exceed; for 1 always the largest.
+        """Return the quantile of the standard errors at a share; for a share of 1, the maximum.
 
-        ``sure`` is the margin of a share that comes from a sample, in standard errors of the share.
+        ``sure`` is the margin of a sampled share, in standard errors of the share.
         """
-        asked = share + sure * math.sqrt(share * (1.0 - share) * self.chance)
-        at = int(np.searchsorted(self.shares, asked)) if asked < 1.0 else len(self.errors)
-        return float(self.errors[min(at, len(self.errors) - 1)])
+        level = share + sure * math.sqrt(share * (1.0 - share) * self.chance)
+        index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
+        return float(self.errors[min(index, len(self.errors) - 1)])
 
     def thinned(self) -> Spread:
-        """The same distribution at under a thousand of its points, for pictures: quantiles of whole percents stay.
+        """Return the distribution at fewer than a thousand points, including all percentiles.
 
-        Between its points a share is too low and a quantile too high, never the other way round.
+        Between the points, shares are rounded down and quantiles rounded up.
         """
-        if len(self.errors) < DRAWN + 100:
+        if len(self.errors) < FIGURE_POINTS + 100:
             return self
         percents = np.searchsorted(self.shares, np.arange(1, 100) / 100)
-        even = np.linspace(0, len(self.errors) - 1, DRAWN).round().astype(np.int64)
-        kept = np.unique(np.append(even, percents))
-        return replace(self, errors=self.errors[kept], shares=self.shares[kept])
+        evenly_spaced = np.linspace(0, len(self.errors) - 1, FIGURE_POINTS).round().astype(np.int64)
+        selected = np.unique(np.append(evenly_spaced, percents))
+        return replace(self, errors=self.errors[selected], shares=self.shares[selected])
 
     @property
     def how(self) -> str:
-        """How it was computed, in words."""
+        """Sentence about whether the distribution is exact or sampled."""
         if self.exact:
             return "Every query was counted."
         return f"Shares come from an evenly spread sample of {self.sampled:,} queries; the largest error is exact."
@@ -89,102 +89,101 @@ class Spread:
 
 @lru_cache(maxsize=16)
 def spread(plan: Plan) -> Spread:
-    """Return the distribution of the standard errors of all queries, kept for the plans that are looked at.
+    """Return the distribution of the standard errors of all queries; cached for recent plans.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
     >>> from engine.mechanisms import plan
-    >>> made = plan(Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal"), Budget(pcost=1.0))
-    >>> found = spread(made)
-    >>> len(found.errors), found.within(0.5), found.within(2.0), found.exact
+    >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
+    >>> errors = spread(plan(workload, Budget(pcost=1.0)))
+    >>> len(errors.errors), errors.within(0.5), errors.within(2.0), errors.exact
     (4, 0.0, 1.0, True)
     """
     return spread_of_ratios(plan, (1.0,) * len(plan.workload.groups))
 
 
 def spread_of_ratios(plan: Plan, targets: Sequence[float]) -> Spread:
-    """Return the distribution of standard errors over targets, in counts, one a group."""
-    alike: dict[tuple[GroupVariance, float], list[int]] = {}
+    """Return the distribution of standard errors divided by targets, in counts, one per group."""
+    classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
-        alike.setdefault((plan.group_variance(i), target), []).append(i)
-    counted = {} if is_exact(plan.workload) else {found: _counted(found) for found, _ in alike}
-    unlike = sum(_unlike(counted[found], found) for found, _ in alike) if counted else 0
+        classes.setdefault((plan.group_variance(i), target), []).append(i)
+    footprints = {} if is_exact(plan.workload) else {variance: _factored_queries(variance) for variance, _ in classes}
+    n_distinct = sum(_distinct_count(footprints[variance], variance) for variance, _ in classes) if footprints else 0
     values: list[Array] = []
-    numbers: list[Array] = []
+    multiplicities: list[Array] = []
     chance = 0.0
-    for (found, target), members in alike.items():
+    for (variance, target), members in classes.items():
         total = plan.workload.groups[members[0]].count * len(members)
-        index = chosen_queries(plan.workload, members[0], total) if unlike > EXACT_QUERIES else None
-        if index is not None and _unlike(counted[found], found) > len(index[0]):
-            values_at = np.append(found.at(tuple(index)), found.largest())
+        index = chosen_queries(plan.workload, members[0], total) if n_distinct > EXACT_QUERIES else None
+        if index is not None and _distinct_count(footprints[variance], variance) > len(index[0]):
+            values_at = np.append(variance.at(tuple(index)), variance.largest())
             chance += (total / plan.workload.queries) ** 2 / len(values_at)
             pieces = [(values_at, np.ones(len(values_at)))]
         else:
-            pieces = _every(found, counted.get(found))
+            pieces = _all_variances(variance, footprints.get(variance))
         share = total / math.fsum(float(n.sum()) for _, n in pieces)
         values += [v.ravel() / target**2 for v, _ in pieces]
-        numbers += [n.ravel() * share for _, n in pieces]
-    variances, counts = np.concatenate(values), np.concatenate(numbers)
+        multiplicities += [n.ravel() * share for _, n in pieces]
+    variances, counts = np.concatenate(values), np.concatenate(multiplicities)
     order = np.argsort(variances, kind="stable")
-    reached = np.cumsum(counts[order])
+    cumulative = np.cumsum(counts[order])
     sampled = len(order) if chance else 0
-    return Spread(errors=np.sqrt(variances[order]), shares=reached / reached[-1], chance=chance, sampled=sampled)
+    return Spread(errors=np.sqrt(variances[order]), shares=cumulative / cumulative[-1], chance=chance, sampled=sampled)
 
 
-def _counted(found: GroupVariance) -> Footprint | None:
-    """Return the queries of a group in factored form; None when they are too much coupled for it."""
-    never = tuple(replace(s, coefficient=NEVER) for s in found.unmeasured)
-    summands = (*found.summands, *never) or (Summand(coefficient=0.0, arrays=()),)
+def _factored_queries(variance: GroupVariance) -> Footprint | None:
+    """Return the variances of a group in factored form; None if their coupling makes it too large."""
+    unanswerable = tuple(replace(s, coefficient=INFINITE_VARIANCE) for s in variance.unmeasured)
+    summands = (*variance.summands, *unanswerable) or (Summand(coefficient=0.0, arrays=()),)
     try:
-        return footprint(replace(found, summands=summands, unmeasured=()))
+        return footprint(replace(variance, summands=summands, unmeasured=()))
     except LimitExceeded:
         return None
 
 
-def _unlike(counted: Footprint | None, found: GroupVariance) -> int:
-    """Return the number of different variances in a group, or a bound on it."""
-    return math.prod(found.counts if counted is None else (len(numbers) for _, numbers in counted.distinct))
+def _distinct_count(factored: Footprint | None, variance: GroupVariance) -> int:
+    """Return an upper bound on the number of distinct variances in a group."""
+    return math.prod(variance.counts if factored is None else (len(numbers) for _, numbers in factored.distinct))
 
 
-def _every(found: GroupVariance, counted: Footprint | None) -> list[tuple[Array, Array]]:
-    """Return pieces of (variances in counts^2, number of queries that have them) over all queries of a group."""
-    if counted is None:
-        values = found.values(0, math.prod(found.counts))
+def _all_variances(variance: GroupVariance, factored: Footprint | None) -> list[tuple[Array, Array]]:
+    """Return the variances of a group in blocks of (variances in counts^2, numbers of queries)."""
+    if factored is None:
+        values = variance.values(0, math.prod(variance.counts))
         return [(values, np.ones(len(values)))]
-    return [(np.where(v < NEVER, v, math.inf), n) for v, n in counted.blocks()]
+    return [(np.where(v < INFINITE_VARIANCE, v, math.inf), n) for v, n in factored.blocks()]
 
 
 def is_exact(workload: Workload) -> bool:
-    """Return whether a workload is small enough to compute every query."""
+    """Return whether a workload is small enough to evaluate every query."""
     return workload.queries <= EXACT_QUERIES
 
 
 def chosen_queries(workload: Workload, group: int, total: int | None = None) -> list[npt.NDArray[np.int64]] | None:
-    """Return the queries of a group that stand for all of it, one array of positions a part; None stands for all.
+    """Return an evenly spread sample of the queries of a group; None if no sampling is needed.
 
-    Each has shape (chosen queries,).
-    ``total`` is the number of queries that they stand for, when that is more than the group's own.
+    Parameters
+    ----------
+    total : number of queries that the sample represents, if several groups share it.
+
+    Returns
+    -------
+    One array of positions per part of the group, each of shape (chosen queries,).
     """
-    asked = workload.groups[group]
-    quota = max(LEAST, SAMPLE * (total or asked.count) // workload.queries)
-    if is_exact(workload) or quota >= asked.count:
+    group_queries = workload.groups[group]
+    quota = max(LEAST, SAMPLE * (total or group_queries.count) // workload.queries)
+    if is_exact(workload) or quota >= group_queries.count:
         return None
-    return _even_points([p.count for p in asked.parts], quota)
+    return _even_points([p.count for p in group_queries.parts], quota)
 
 
 def variances_of(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]] | None) -> Array:
-    """Return variances of a group's queries at positions, one array a part, in counts^2; of all when None.
-
-    Shape (chosen queries,).
-    """
+    """Return the variances in counts^2, shape (chosen queries,), at positions of `chosen_queries`."""
     return plan.variances(group) if index is None else plan.group_variance(group).at(tuple(index))
 
 
 def number_in_group(group: Group, index: Sequence[npt.NDArray[np.int64]] | None, at: int) -> int:
-    """Return the number within its group of the query at one place of `chosen_queries`.
-
-    Positions have shape (chosen queries,).
-    """
+    """Return the number within its group of the query at index ``at`` of `chosen_queries`."""
     if index is None:
         return at
     number = 0
@@ -194,9 +193,10 @@ def number_in_group(group: Group, index: Sequence[npt.NDArray[np.int64]] | None,
 
 
 def _even_points(counts: Sequence[int], points: int) -> list[npt.NDArray[np.int64]]:
-    """Positions spread evenly over a box: the additive recurrence of Roberts, which needs no randomness."""
+    """Return evenly spread points of a box by Roberts' additive recurrence, a quasi-random sequence."""
     ratio = 2.0
-    for _ in range(40):  # the positive root of x^(d+1) = x + 1
+    # Fixed-point iteration for the positive root of x^(d+1) = x + 1.
+    for _ in range(40):
         ratio = (1.0 + ratio) ** (1.0 / (len(counts) + 1))
     steps = np.arange(1, points + 1)
     return [np.floor((0.5 + steps * ratio ** -(k + 1)) % 1.0 * n).astype(np.int64) for k, n in enumerate(counts)]

@@ -1,23 +1,24 @@
-"""From target errors to budgets and back.
+"""Error targets: budgets that meet them, shares of queries within them, and lower bounds.
 
-Is a plan exact enough for its purpose: from a wanted error to a budget and back, and what any mechanism could reach.
+Four groups of functions:
 
-    share_within(plan, tolerance)            the share of the queries whose standard error is within a tolerance
-    tolerance_for(plan, share)               the smallest tolerance that this share of the queries meets
-    budget_for(workload, targets, share)     the smallest budget at which a share of the queries meets its target
-    budget_for_error(plan, targets, share)   the same, with the mechanism of a plan that is there
-    budget_for_query(plan, ..., error)       the same for one query
+`share_within`, `tolerance_for`
+    The share of the queries whose standard error is within a tolerance, and its inverse.
+`budget_for`, `budget_for_error`, `budget_for_query`
+    The smallest budget at which a share of the queries, or one query, meets its target.
+`fit_targets`
+    Targets per group.  Without locks: the smallest budget at which every group meets its target,
+    with noise shaped for the targets.  With locks: the locked groups meet their targets at the
+    budget of the request, and the other targets are multiplied by the smallest common factor for
+    which that budget suffices.  The factor is below 1 if there is budget to spare.
+`mechanism_bound`, `releases_within`
+    The lower bound on the error of every matrix mechanism, and the number of releases that a total
+    budget covers.
 
-Variances are nearly in proportion to 1 / pcost: what a release adds for rounding to its grids is not.  So a budget is
-never computed from a plan at another one; the plan is made at the budget, which takes no search, and looked at.
-
-Targets for single groups, some of them locked: the budget that keeps all, or what gives way at a budget.
-
-smallest budget     every group keeps its target at the smallest budget, with noise shaped for that
-present budget      locked groups keep their targets; the targets of the others are multiplied by one factor, the
-                    smallest at which the budget suffices, below 1 where there is budget to spare
-
-What a total budget pays for, before it is declared.
+Notes
+-----
+Variances are only nearly proportional to 1 / pcost, because rounding to the noise grid adds a term
+that is not.  A budget is therefore verified on a plan at that budget, which needs no new search.
 """
 
 from __future__ import annotations
@@ -51,27 +52,29 @@ if TYPE_CHECKING:
 
 
 FITS = ("scale", "shape")
-LAWS = ("gaussian", "laplace")
-GUARD = 1.0 + 1e-9  # two ways to add up a variance differ by less
-SURE = 3.0  # standard errors that a share from a sample is kept from what is promised
-PRECISION = 1e-8  # of a budget; the noise is rounded to whole steps of 2^-30, so that a finer one would mean nothing
-MAX_BUDGET_STEPS = 100  # a search takes three or four
+NOISE_LAWS = ("gaussian", "laplace")
+ROUNDING_MARGIN = 1.0 + 1e-9  # bounds the difference between two summation orders of a variance
+SHARE_MARGIN_SDS = 3.0  # safety margin of a sampled share, in standard errors of the share
+# The noise is rounded to multiples of 2^-30, so a finer precision would have no effect.
+BUDGET_RELATIVE_PRECISION = 1e-8
+MAX_BUDGET_STEPS = 100  # a search typically takes three or four
 BIASED = "Methods that allow bias can go below that where counts are smaller than the noise."
 
 
 def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
-    Every query is counted, up to four million different variances; above that an even sample, as `spread` says.  A
-    query that cannot be answered is within no tolerance.
+    All queries are evaluated if there are at most four million distinct variances; otherwise an
+    evenly spaced sample, see `spread`.  A query that is not answerable exceeds every tolerance.
 
     Parameters
     ----------
-    tolerance : standard error in counts, above 0: one number, or one a group, shape (groups,).
+    tolerance : standard error in counts, above 0: one number, or one per group, shape (groups,).
 
     Raises
     ------
-    PlanError : a tolerance that is no number above 0, or not one a group.
+    PlanError : a tolerance is not a number above 0, or the number of tolerances differs from the
+        number of groups.
 
     >>> from engine.workload import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age").add("age", "total", weight=0.0)
@@ -80,19 +83,24 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     (0.8, 1.0)
     """
     instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
-    given = _checked(made.workload, tolerance, "tolerance")
-    return spread(made).within(given) if isinstance(given, float) else spread_of_ratios(made, given).within(1.0)
+    tolerances = _checked_errors(made.workload, tolerance, "tolerance")
+    return (
+        spread(made).within(tolerances)
+        if isinstance(tolerances, float)
+        else spread_of_ratios(made, tolerances).within(1.0)
+    )
 
 
 def tolerance_for(made: Plan, share: float = 1.0) -> float:
-    """Return the smallest standard error, in counts, that at least this share of all queries is within.
+    """Return the smallest standard error, in counts, that a share of all queries does not exceed.
 
-    Counts as `share_within` does; where that is a sample, with a margin of three standard errors of the share.  For a
-    share of 1 every query counts, always.  Infinite when too many queries of weight zero are not answerable.
+    Shares are computed as in `share_within`.  A sampled share has a margin of three standard
+    errors.  A share of 1 always takes the maximum over all queries.  The result is infinite if too
+    many queries of weight zero are not answerable.
 
     Raises
     ------
-    PlanError : a share that is not above 0 and at most 1.
+    PlanError : ``share`` is not above 0 and at most 1.
 
     >>> from engine.workload import Attribute, Schema
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
@@ -100,7 +108,7 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     (1.0, 0.0)
     """
     instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
-    return spread(made).quantile(_checked_share(share), SURE)
+    return spread(made).quantile(_checked_share(share), SHARE_MARGIN_SDS)
 
 
 def budget_for(
@@ -116,22 +124,26 @@ def budget_for(
 
     Parameters
     ----------
-    targets : largest standard error that is fine, in counts: one number, or one a group, shape (groups,).
-    share : of the queries, above 0 and at most 1.
-    fit : "scale", noise in the proportions of ``plan(workload, budget, mechanism, **options)``; "shape", proportions
-        made for the targets, as ``objective="max", targets=targets`` does.  A shape needs less where ``share`` is 1.
-    law : "gaussian", or "laplace" for a budget of pure epsilon; left out, the first that the mechanism draws.
-    options : of the mechanism, as for `plan`.
-
-    Guarantee: ``plan(workload, budget_for(...), mechanism, **options)``, with ``objective="max", targets=targets`` for
-    a shape, keeps the targets for the share, as `share_within` counts it; at a pcost smaller by a relative 1e-7 it does
-    not.
+    targets : largest acceptable standard error, in counts: one number, or one per group, shape (groups,).
+    share : share of the queries that must meet their targets, above 0 and at most 1.
+    fit : "scale" scales the noise of ``plan(workload, budget, mechanism, **options)``; "shape"
+        optimizes the strategy for the targets, as ``objective="max", targets=targets`` does, and
+        needs a smaller budget for ``share=1``.
+    law : noise distribution: "gaussian", or "laplace" for a budget of pure epsilon; by default the
+        first one that the mechanism supports.
+    options : options of the mechanism, as for `plan`.
 
     Raises
     ------
-    PlanError : targets or a share that are none, or targets that no budget meets, because queries of weight zero are
-        not answerable, or that every budget meets, because the queries have no noise.
-    NotApplicable : the mechanism does not draw this noise.
+    PlanError : ``targets`` or ``share`` is invalid; or no budget meets the targets, because queries
+        of weight zero are not answerable; or every budget does, because the queries have no noise.
+    NotApplicable : the mechanism does not support this noise distribution.
+
+    Notes
+    -----
+    Guarantee: ``plan(workload, budget_for(...), mechanism, **options)``, for a shape with
+    ``objective="max", targets=targets``, meets the targets for the share, as computed by
+    `share_within`.  At a pcost smaller by a relative 1e-7 it does not.
 
     >>> from engine.workload import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
@@ -140,99 +152,114 @@ def budget_for(
     """
     if fit not in FITS:
         raise PlanError(f"fit was {fit!r}. Choose one of {', '.join(FITS)}.")
-    if law is not None and law not in LAWS:
-        raise PlanError(f"law was {law!r}. Choose one of {', '.join(LAWS)}, or leave it out.")
-    _checked_share(share), _checked(workload, targets, "targets")
+    if law is not None and law not in NOISE_LAWS:
+        raise PlanError(f"law was {law!r}. Choose one of {', '.join(NOISE_LAWS)}, or leave it out.")
+    _checked_share(share), _checked_errors(workload, targets, "targets")
     if fit == "shape":
-        taken = [name for name in ("objective", "power", "targets") if name in options]
-        if taken:
-            raise PlanError(f"A shape has its own objective. Leave out {', '.join(taken)}, or take fit='scale'.")
+        conflicting = [name for name in ("objective", "power", "targets") if name in options]
+        if conflicting:
+            raise PlanError(f"A shape has its own objective. Leave out {', '.join(conflicting)}, or take fit='scale'.")
         options = options | {"objective": "max", "targets": check_targets(targets)}
-    drawn = mechanism_class(mechanism).laws[0] if law is None else law
-    return budget_for_error(plan(workload, _budget(drawn, 1.0), mechanism, **options), targets, share)
+    noise_law = mechanism_class(mechanism).laws[0] if law is None else law
+    return budget_for_error(plan(workload, _budget(noise_law, 1.0), mechanism, **options), targets, share)
 
 
 def budget_for_error(
     made: Plan, targets: float | Sequence[float], share: float = 1.0, *, nearly: bool = False
 ) -> Budget:
-    """Return `budget_for` the request of a plan, whatever its own budget; of the same kind, and without searching.
+    """Return `budget_for` with the strategy of an existing plan, whatever the budget of that plan.
 
-    ``nearly`` takes variances as exactly in proportion to 1 / pcost: a look at the plan that is there, which promises
-    nothing, in place of plans at several budgets.
+    The result is a budget of the same kind as the plan's.  ``nearly`` takes variances as exactly
+    proportional to 1 / pcost: an estimate without guarantee that builds no further plans.
 
     >>> from engine.workload import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> budget_for_error(plan(workload, Budget(pcost=7.0)), 0.5) == budget_for(workload, 0.5)
     True
     """
-    share, given = _checked_share(share), _checked(made.workload, targets, "targets")
+    share, limits = _checked_share(share), _checked_errors(made.workload, targets, "targets")
 
-    def ratio(found: Plan) -> float:
-        if isinstance(given, float):  # what is kept of a plan that people look at serves every target
-            seen, target = spread(found) if found is made else spread_of_ratios(found, (1.0,) * several), given
+    def ratio(candidate: Plan) -> float:
+        # The cached distribution of a plan with unit targets serves every single target.
+        if isinstance(limits, float):
+            distribution, target = (
+                spread(candidate) if candidate is made else spread_of_ratios(candidate, (1.0,) * n_groups),
+                limits,
+            )
         else:
-            seen, target = spread_of_ratios(found, given), 1.0
-        reached = seen.quantile(share, SURE) / target
-        if math.isfinite(reached):
-            return reached
+            distribution, target = spread_of_ratios(candidate, limits), 1.0
+        error_ratio = distribution.quantile(share, SHARE_MARGIN_SDS) / target
+        if math.isfinite(error_ratio):
+            return error_ratio
         raise PlanError(
-            f"No budget meets the targets: only {down(seen.within(math.inf))} of the queries can be answered at all. "
-            "The others have weight zero and are not covered by those. Give them a weight, leave them out, or ask for "
-            "a smaller share."
+            f"No budget meets the targets: only {down(distribution.within(math.inf))} of the queries "
+            "can be answered at all. "
+            "The others have weight zero, and the measurements do not determine them. Give them a weight, remove them, "
+            "or choose a smaller share."
         )
 
-    several = len(made.workload.groups)
+    n_groups = len(made.workload.groups)
     return smallest_budget(made, ratio, nearly=nearly)
 
 
 def budget_for_query(
     made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float, *, nearly: bool = False
 ) -> Budget:
-    """Return the smallest budget at which one query of one's own has a standard error of at most ``error`` counts.
+    """Return the smallest budget at which an ad hoc query has a standard error of at most ``error`` counts.
 
-    ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.  Guarantee and errors
-    are those of `budget_for`, or of `budget_for_error` for ``nearly``; NotAnswerable when the strategy says nothing
-    about a piece of the query.
+    Parameters
+    ----------
+    query_tensor : coefficients of the query, with the shape of the marginal table on ``attributes``.
+    nearly : as for `budget_for_error`.
+
+    Raises
+    ------
+    PlanError : as for `budget_for`.
+    NotAnswerable : the strategy does not measure a component of the query.
 
     >>> from engine.workload import Attribute, Schema
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
     >>> round(budget_for_query(made, ["age"], [1, 1, 0, 0], 2.0).pcost, 6)
     0.5
     """
-    target = _checked(made.workload, error, "error")
+    target = _checked_errors(made.workload, error, "error")
     if not isinstance(target, float):
         raise PlanError("error was several numbers for one query. Give one, in counts and above 0.")
 
-    def ratio(found: Plan) -> float:
-        return math.sqrt(found.variance_of(attributes, query_tensor)) / target
+    def ratio(candidate: Plan) -> float:
+        return math.sqrt(candidate.variance_of(attributes, query_tensor)) / target
 
     return smallest_budget(made, ratio, nearly=nearly)
 
 
 def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool = False) -> Budget:
-    """Return the smallest budget, up to `PRECISION`, at which a ratio of standard error to target is at most 1.
+    """Return the smallest budget at which a ratio of standard error to target is at most 1.
 
-    ``nearly`` scales the ratio of the plan that is there, which makes no other plan.
+    ``nearly`` only scales the ratio of ``made`` and builds no further plans.
 
-    The plan is made at every budget that is tried.  Each try aims beside where the ratio, a power of pcost between the
-    last two tries, is 1: above when the last try fell short and below when it did not, until the two sides meet.
+    Notes
+    -----
+    A bracketing secant iteration in log pcost, to a relative `BUDGET_RELATIVE_PRECISION`.  The plan
+    is rebuilt at every trial budget.  The ratio is modelled as a power of pcost through the last two
+    trials; each step slightly overshoots the root of this model, so that the bracket closes.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
-    last: tuple[float, float] | None = None
+    previous: tuple[float, float] | None = None
     for _ in range(MAX_BUDGET_STEPS):
-        found = ratio(made if nearly else at_budget(made, made.budget.at(pcost))) * GUARD
-        if found == 0.0:
+        error_ratio = ratio(made if nearly else at_budget(made, made.budget.at(pcost))) * ROUNDING_MARGIN
+        if error_ratio == 0.0:
             raise PlanError("These queries have no noise at any budget, so every budget meets the targets.")
         if nearly:
-            return made.budget.at(made.budget.pcost * found**2)
-        low, high = (low, pcost) if found <= 1.0 else (pcost, high)
-        if high <= low * (1.0 + PRECISION):
+            return made.budget.at(made.budget.pcost * error_ratio**2)
+        low, high = (low, pcost) if error_ratio <= 1.0 else (pcost, high)
+        if high <= low * (1.0 + BUDGET_RELATIVE_PRECISION):
             return made.budget.at(high)
-        if last is not None and abs(math.log(pcost / last[0])) > 1e-3:  # closer, the rounding of noise is all there is
-            slope = min(max(math.log(found / last[1]) / math.log(pcost / last[0]), -1.0), -0.25)
-        last = pcost, found
-        aim = PRECISION / 3.0 if found > 1.0 else -PRECISION / 3.0
-        pcost *= found ** (-1.0 / slope) * (1.0 + aim)
+        # Over shorter steps the rounding of the noise would dominate the slope.
+        if previous is not None and abs(math.log(pcost / previous[0])) > 1e-3:
+            slope = min(max(math.log(error_ratio / previous[1]) / math.log(pcost / previous[0]), -1.0), -0.25)
+        previous = pcost, error_ratio
+        overshoot = BUDGET_RELATIVE_PRECISION / 3.0 if error_ratio > 1.0 else -BUDGET_RELATIVE_PRECISION / 3.0
+        pcost *= error_ratio ** (-1.0 / slope) * (1.0 + overshoot)
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
     raise PlanError("The noise of these targets is finer than its grid. Lower max_records, or ask for less accuracy.")
@@ -248,26 +275,27 @@ def _checked_share(share: object) -> float:
     return float(share)
 
 
-def _checked(workload: Workload, given: object, name: str) -> float | tuple[float, ...]:
-    """Return standard errors in counts: one number for all groups, or one for each."""
+def _checked_errors(workload: Workload, errors: object, name: str) -> float | tuple[float, ...]:
+    """Validate standard errors in counts: one number for all groups, or one per group."""
     try:
-        values = check_targets(given)
+        values = check_targets(errors)
     except PlanError as error:
         raise PlanError(str(error).replace("targets was", f"{name} was")) from None
     if isinstance(values, tuple) and len(values) != len(workload.groups):
         raise PlanError(
-            f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one a group, or one for all."
+            f"{name} has {len(values)} numbers for {len(workload.groups)} groups. Give one per group, or "
+            "one for all groups."
         )
     return values
 
 
 def error_for(made: Plan, half: float, confidence: float = 0.95) -> float:
-    """Return the standard error, in counts, whose interval reaches ``half`` counts to each side."""
+    """Return the standard error, in counts, for which ``half`` is the half-width of the interval."""
     return half / quantile(confidence, made.budget.law)
 
 
 def two_digits(error: float, made: Plan) -> float:
-    """Return an error to start a search from: of two digits, and that of a single count where it is not finite.
+    """Return an initial error, rounded to two digits; the error of one count if ``error`` is infinite.
 
     >>> from engine.workload import Attribute, Schema
     >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal"), Budget(pcost=0.25))
@@ -278,16 +306,16 @@ def two_digits(error: float, made: Plan) -> float:
 
 
 def within_text(made: Plan, error: float) -> str:
-    """Return the share of the queries within a standard error in words, rounded down."""
-    asked = made.workload.queries
+    """Return a sentence with the share of the queries within a standard error, rounded down."""
+    n_queries = made.workload.queries
     return (
-        f"{down(share_within(made, error))} of {how_many(asked, 'query', 'queries')} {'has' if asked == 1 else 'have'} "
-        f"a standard error of {amount(error)} counts or less."
+        f"{down(share_within(made, error))} of {how_many(n_queries, 'query', 'queries')} "
+        f"{'has' if n_queries == 1 else 'have'} a standard error of {amount(error)} counts or less."
     )
 
 
 def down(share: float) -> str:
-    """Return a share as a percentage that promises no more than holds.
+    """Return a share as a percentage, rounded down.
 
     >>> down(0.9499999), down(1.0)
     ('94.9%', '100.0%')
@@ -297,81 +325,83 @@ def down(share: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class MechanismBound:
-    """What no matrix mechanism can go below.
+    """Lower bound on the error of every matrix mechanism.
 
     Attributes
     ----------
     square : weighted squared error, in counts^2 at privacy cost 1.
-    how : how it was found, in words.
+    how : method that computed the bound, as text.
     """
 
     square: float
     how: str
 
     def rmse(self, plan: Plan) -> float:
-        """Weighted RMSE, in counts, that no matrix mechanism goes below on this workload at this budget."""
+        """Lower bound on the weighted RMSE, in counts, at the budget of a plan."""
         if plan.budget.neighbours == REPLACE_ONE or plan.schema.invariants:
-            return 0.0  # what only the number of records tells may then be exact, and so may public tables
+            # The bound does not cover exact answers from the record count or from public tables.
+            return 0.0
         return math.sqrt(self.square / plan.budget.row_pcost / plan.workload.queries)
 
 
 def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound:
-    """Return a lower bound for every matrix mechanism on a workload, whatever it measures.
+    """Return a lower bound for every matrix mechanism on a workload.
 
     Raises
     ------
-    LimitExceeded : an attribute has too many cells to search a bound in short time.
+    LimitExceeded : an attribute has too many cells to compute a bound quickly.
     """
     square, how = best_bound(workload, law)
     return MechanismBound(square=square, how=how)
 
 
 def claim_text(plan: Plan) -> str:
-    """Return the certificate of a plan in plain words: against all matrix mechanisms first, then against its class."""
-    own = certificate_text(plan)
+    """Return the certificate of a plan as text: against all matrix mechanisms, then within its class."""
+    class_text = certificate_text(plan)
     try:
-        return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {own}"
+        return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {class_text}"
     except LimitExceeded as error:
-        return f"{own} {error}"
+        return f"{class_text} {error}"
 
 
 def above_best(plan: Plan, bound: MechanismBound) -> str:
-    """Return how far a plan is at most above the best of all matrix mechanisms, as a percentage rounded up.
+    """Return the largest possible excess over the best matrix mechanism, as a percentage rounded up.
 
-    Empty where no bound above 0 is known.
+    Empty if there is no bound above 0.
     """
-    least = bound.rmse(plan)
-    if least <= 0.0:
+    bound_rmse = bound.rmse(plan)
+    if bound_rmse <= 0.0:
         return ""
-    return f"{math.ceil(1000.0 * max(plan.weighted_rmse / least - 1.0, 0.0) - 1e-9) / 10.0:.1f}%"
+    return f"{math.ceil(1000.0 * max(plan.weighted_rmse / bound_rmse - 1.0, 0.0) - 1e-9) / 10.0:.1f}%"
 
 
 def bound_text(plan: Plan, bound: MechanismBound) -> str:
-    """Return in words how far a plan can be from the best of all matrix mechanisms."""
-    least, above = bound.rmse(plan), above_best(plan, bound)
+    """Return a sentence with the largest possible excess over the best matrix mechanism."""
+    bound_rmse, above = bound.rmse(plan), above_best(plan, bound)
     if not above:
         return "No bound above 0 was found for all matrix mechanisms together."
     return (
         f"This plan is at most {above} above what any matrix mechanism can reach, whatever it measures: none has "
-        f"a weighted RMSE below {least:.5g} counts on this workload at this budget. {BIASED}"
+        f"a weighted RMSE below {bound_rmse:.5g} counts on this workload at this budget. {BIASED}"
     )
 
 
-CLOSE = 0.01  # of the budget may stay unused
-LOOSEST = 1e4  # times a target, from which on a group that is not locked has no say
+CLOSE = 0.01  # share of the budget that may stay unused
+MAX_TARGET_FACTOR = 1e4  # at this multiple of its target an unlocked group no longer constrains the plan
 MAX_TARGET_STEPS = 20
-OWN = ("objective", "power", "targets", "keep")  # options that targets replace
+TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # replaced by targets
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fitted:
-    """A request whose noise is shaped for targets, its plan, and what the targets that are not locked came to.
+    """A request fitted to error targets, and its plan.
 
     Attributes
     ----------
-    request : with the objective "max", the targets, and the budget.
-    plan : its plan; every query of a positive weight has a standard error within the target of its group.
-    factor : what the targets that are not locked were multiplied with.
+    request : request with the objective "max", the final targets and the budget.
+    plan : plan of the request.  The standard error of every query of positive weight is within the
+        target of its group.
+    factor : multiplier of the unlocked targets.
     """
 
     request: Request
@@ -385,68 +415,80 @@ def fit_targets(
     locked: Sequence[bool] | None = None,
     progress: Progress | None = None,
 ) -> Fitted:
-    """Return the smallest budget for targets, or, where some may give way, what keeps the locked ones at the budget.
+    """Fit a request to error targets, by changing the budget or by loosening unlocked targets.
 
     Parameters
     ----------
-    targets : largest standard error that is fine, in counts, shape (groups,).
-    locked : whether a group keeps its target at the budget of the request, shape (groups,); left out, all groups keep
-        theirs, at the smallest budget that suffices, which protects the same persons.
+    targets : largest acceptable standard error, in counts, shape (groups,).
+    locked : whether a group must meet its target at the budget of the request, shape (groups,).
+        By default all groups meet their targets at the smallest sufficient budget, with the same
+        privacy unit.
 
     Raises
     ------
-    PlanError : targets that are none, that no budget meets, or of which the locked ones alone need a larger budget.
+    PlanError : the targets are invalid, no budget meets them, or the locked targets alone need a
+        larger budget.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
-    >>> asked = Workload(Schema([Attribute.of_size(name, 3) for name in "ab"])).add("a").add("b")
-    >>> given = Request(workload=asked, budget=Budget(pcost=1.0))
-    >>> round(fit_targets(given, [1.0, 1.0]).request.budget.pcost, 4)
+    >>> workload = Workload(Schema([Attribute.of_size(name, 3) for name in "ab"])).add("a").add("b")
+    >>> request = Request(workload=workload, budget=Budget(pcost=1.0))
+    >>> round(fit_targets(request, [1.0, 1.0]).request.budget.pcost, 4)
     1.6285
-    >>> round(fit_targets(given, [1.5, 0.5], [True, False]).factor, 1)
+    >>> round(fit_targets(request, [1.5, 0.5], [True, False]).factor, 1)
     2.3
     """
-    given = check_targets(list(targets))
-    assert isinstance(given, tuple)
-    if len(given) != len(request.workload.groups):
-        raise PlanError(f"There are {len(given)} targets for {len(request.workload.groups)} groups. Give one a group.")
-    tell = told(progress, "Solving the targets was cancelled.")
-    tell(0.0, "Solving for all targets")
-    made, needed = _needed(request, given)
+    checked_targets = check_targets(list(targets))
+    assert isinstance(checked_targets, tuple)
+    if len(checked_targets) != len(request.workload.groups):
+        raise PlanError(
+            f"There are {len(checked_targets)} targets for {len(request.workload.groups)} groups. Give one per group."
+        )
+    report = told(progress, "Solving the targets was cancelled.")
+    report(0.0, "Solving for all targets")
+    fitted_plan, min_budget = _plan_and_budget(request, checked_targets)
     if locked is None:
-        return _fitted(request, given, made, needed, 1.0)
-    kept = tuple(bool(one) for one in locked)
-    if len(kept) != len(given):
-        raise PlanError(f"There are {len(kept)} locks for {len(given)} targets. Give one a target.")
-    spent, factor = request.budget.pcost, 1.0
-    few, enough = (-math.inf, 0.0), (math.inf, 0.0)  # logarithms of factors too small and large enough, and of needs
+        return _fitted_request(request, checked_targets, fitted_plan, min_budget, 1.0)
+    is_locked = tuple(bool(one) for one in locked)
+    if len(is_locked) != len(checked_targets):
+        raise PlanError(f"There are {len(is_locked)} locks for {len(checked_targets)} targets. Give one per target.")
+    pcost, factor = request.budget.pcost, 1.0
+    # Bracket of (log factor, log of required over available pcost): too small, and sufficient.
+    lower, upper = (-math.inf, 0.0), (math.inf, 0.0)
     for step in range(MAX_TARGET_STEPS):
-        need = math.log(needed.pcost / spent)
-        if need <= 0.0 and (need >= -CLOSE or all(kept)):
-            return _fitted(request, _loosened(given, kept, factor), made, request.budget, factor)
-        if need > 0.0 and (all(kept) or factor >= LOOSEST):
+        excess = math.log(min_budget.pcost / pcost)
+        if excess <= 0.0 and (excess >= -CLOSE or all(is_locked)):
+            return _fitted_request(
+                request, _loosened(checked_targets, is_locked, factor), fitted_plan, request.budget, factor
+            )
+        if excess > 0.0 and (all(is_locked) or factor >= MAX_TARGET_FACTOR):
             raise PlanError(
-                f"The locked targets alone need pcost {amount(needed.pcost)}, and the budget is {amount(spent)}. "
+                f"The locked targets alone need pcost {amount(min_budget.pcost)}, and the budget is {amount(pcost)}. "
                 "Unlock one, loosen it, or let the budget be solved for."
             )
-        here = math.log(factor), need
-        few, enough = (here, enough) if need > 0.0 else (few, here)
-        factor = min(math.exp(_next(few, enough, here, step)), LOOSEST)
-        tell((step + 1.0) / MAX_TARGET_STEPS, "Loosening what is not locked")
-        made, needed = _needed(request, _loosened(given, kept, factor))
-    raise PlanError("These locks leave the other groups no target that the budget suffices for. Unlock one.")
+        current = math.log(factor), excess
+        lower, upper = (current, upper) if excess > 0.0 else (lower, current)
+        factor = min(math.exp(_next_log_factor(lower, upper, current, step)), MAX_TARGET_FACTOR)
+        report((step + 1.0) / MAX_TARGET_STEPS, "Loosening what is not locked")
+        fitted_plan, min_budget = _plan_and_budget(request, _loosened(checked_targets, is_locked, factor))
+    raise PlanError("With these locks the budget suffices for no targets of the other groups. Unlock a group.")
 
 
 def reached(made: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]) -> pd.DataFrame:
-    """Return the largest standard error of sets of groups beside their targets, in counts.
+    """Return the largest standard errors of sets of groups together with their targets, in counts.
 
-    ``rows`` are numbers of groups by name; ``targets`` one a group, shape (groups,).
+    Parameters
+    ----------
+    rows : maps the name of a set to the numbers of its groups.
+    targets : one per group, shape (groups,).
     """
     import pandas as pd
 
     errors = errors_by_group(made)["max_std"].to_numpy()
-    found = [(name, min(targets[i] for i in those), float(errors[list(those)].max())) for name, those in rows.items()]
-    return pd.DataFrame(found, columns=["groups", "target", "largest standard error"])
+    table_rows = [
+        (name, min(targets[i] for i in numbers), float(errors[list(numbers)].max())) for name, numbers in rows.items()
+    ]
+    return pd.DataFrame(table_rows, columns=["groups", "target", "largest standard error"])
 
 
 def largest_errors(made: Plan) -> list[float]:
@@ -457,54 +499,58 @@ def largest_errors(made: Plan) -> list[float]:
 def targets_after(
     options: Mapping[str, Any], before: Sequence[Group], after: Sequence[Group]
 ) -> Mapping[str, Any] | None:
-    """Return the options of a request whose groups have changed, with the target of every group that there was.
+    """Return the options of a request after its groups changed, with the targets of retained groups.
 
-    None where a group is new: nobody gave it a target, and the noise is no longer shaped for any.
+    Returns None if a group is new, because it has no target.
     """
     targets = options.get("targets")
     if not isinstance(targets, (list, tuple)) or len(targets) != len(before):
         return options
-    known = {(group.attributes, group.key): target for group, target in zip(before, targets, strict=True)}
-    kept = [known.get((group.attributes, group.key)) for group in after]
-    if after and None not in kept:
-        return dict(options) | {"targets": kept}
+    previous_targets = {(group.attributes, group.key): target for group, target in zip(before, targets, strict=True)}
+    new_targets = [previous_targets.get((group.attributes, group.key)) for group in after]
+    if after and None not in new_targets:
+        return dict(options) | {"targets": new_targets}
     return None
 
 
 def without_targets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options that shape the noise for no targets."""
-    return {name: value for name, value in options.items() if name not in OWN}
+    """Return the options without those that shape the noise for targets."""
+    return {name: value for name, value in options.items() if name not in TARGET_OPTIONS}
 
 
-def _needed(request: Request, targets: tuple[float, ...]) -> tuple[Plan, Budget]:
-    """The plan shaped for targets, at the budget of the request, and the smallest budget at which it keeps them."""
+def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan, Budget]:
+    """Return the plan shaped for targets, and the smallest budget at which it meets them."""
     options = without_targets(request.options) | {"objective": "max", "targets": targets}
-    made = plan(request.workload, request.budget, request.mechanism, **options)
-    return made, budget_for_error(made, targets)
+    shaped_plan = plan(request.workload, request.budget, request.mechanism, **options)
+    return shaped_plan, budget_for_error(shaped_plan, targets)
 
 
-def _next(few: tuple[float, float], enough: tuple[float, float], here: tuple[float, float], step: int) -> float:
-    """The logarithm of the factor to try next: where the line between both sides leaves a little unused."""
-    if math.isinf(few[0]) or math.isinf(enough[0]):
-        # without locks the budget goes with the square of the factor; with them it answers less, so go further
-        return here[0] + (here[1] + math.copysign(CLOSE, here[1])) / 2.0 * 2.0**step
+def _next_log_factor(
+    lower: tuple[float, float], upper: tuple[float, float], current: tuple[float, float], step: int
+) -> float:
+    """Return the next trial log factor: regula falsi, aimed at a small unused share of the budget."""
+    if math.isinf(lower[0]) or math.isinf(upper[0]):
+        # Without locks pcost is proportional to factor^-2; with locks it changes less, so step further.
+        return current[0] + (current[1] + math.copysign(CLOSE, current[1])) / 2.0 * 2.0**step
     if step % 4 == 3:
-        return (few[0] + enough[0]) / 2.0
-    return enough[0] + (few[0] - enough[0]) * (-CLOSE / 2.0 - enough[1]) / (few[1] - enough[1])
+        return (lower[0] + upper[0]) / 2.0
+    return upper[0] + (lower[0] - upper[0]) * (-CLOSE / 2.0 - upper[1]) / (lower[1] - upper[1])
 
 
-def _loosened(targets: tuple[float, ...], kept: tuple[bool, ...], factor: float) -> tuple[float, ...]:
-    return tuple(target if keep else target * factor for target, keep in zip(targets, kept, strict=True))
+def _loosened(targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: float) -> tuple[float, ...]:
+    return tuple(target if locked else target * factor for target, locked in zip(targets, is_locked, strict=True))
 
 
-def _fitted(request: Request, targets: tuple[float, ...], made: Plan, budget: Budget, factor: float) -> Fitted:
+def _fitted_request(
+    request: Request, targets: tuple[float, ...], shaped_plan: Plan, budget: Budget, factor: float
+) -> Fitted:
     options = without_targets(request.options) | {"objective": "max", "targets": list(targets)}
     changed = replace(request, budget=budget, options=options)
-    return Fitted(request=changed, plan=at_budget(made, budget), factor=factor)
+    return Fitted(request=changed, plan=at_budget(shaped_plan, budget), factor=factor)
 
 
 def releases_within(total: Budget, each: Budget) -> int | None:
-    """Return how many releases at one budget a total pays for; None when the two count different things.
+    """Return the number of releases at one budget that a total covers; None if not comparable.
 
     >>> releases_within(Budget.zcdp(1.0), Budget(pcost=0.6)), releases_within(Budget.pure(1.0), Budget.zcdp(1.0))
     (3, None)
@@ -517,13 +563,13 @@ def releases_within(total: Budget, each: Budget) -> int | None:
 
 
 def at_least(value: float) -> float:
-    """Return a short number that is not below another: with four digits where that is short enough, rounded up.
+    """Return a number rounded up to four significant digits.
 
-    Totals begin with it, so that a total said in mu or epsilon still pays for the budget it was made from.
+    Initial totals use it, so that a total displayed in mu or epsilon still covers its budget.
 
     >>> at_least(0.5), at_least(1.0), at_least(3.14159), at_least(0.00123456)
     (0.5, 1.0, 3.142, 0.001235)
     """
     digits = 3 - math.floor(math.log10(value))
-    short = round(value, digits)
-    return short if short >= value else round(value + 0.5 * 10.0**-digits, digits)
+    rounded = round(value, digits)
+    return rounded if rounded >= value else round(value + 0.5 * 10.0**-digits, digits)

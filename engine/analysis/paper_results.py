@@ -1,7 +1,8 @@
-"""Results printed in the papers, with certified optima.
+"""Published results of the QuerySmasher paper, with certified optima.
 
-RMSE is at privacy cost 1, in counts.  The printed numbers are those of solvers stopped early; the optimum of the class
-shows where the best lies.  Source: QuerySmasher, tables 2 and 4.
+RMSE is in counts at privacy cost 1.  The published numbers come from solvers that stopped before
+convergence; the certified optimum of the strategy class is the best possible value.  Source:
+QuerySmasher, tables 2 and 4.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ SIZES = (10, 20, 30, 40, 50)
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRow:
-    """One published number.
+    """One published result.
 
     Attributes
     ----------
-    table : its number in the paper.
-    schema, asked : which workload; see `workload`.
-    printed : the QuerySmasher column of the paper, RMSE in counts.
-    optimum : the optimum of the class, certified.
+    table : number of the table in the paper.
+    schema, asked : names of the schema and the queries of the workload; see `standard_workload`.
+    printed : RMSE in counts in the QuerySmasher column of the paper.
+    optimum : certified optimum of the strategy class, RMSE in counts.
 
     >>> row = ROWS[3]
     >>> str(row), row.printed, row.workload().queries
@@ -56,9 +57,9 @@ class PublishedRow:
 
 
 def standard_workload(schema: str, asked: str) -> Workload:
-    """Return a workload of the papers: all k-way sets of a known schema, or 1- and 2-way queries on [n]^40.
+    """Return a workload of the papers: all k-way sets of a named schema, or 1- and 2-way queries on [n]^40.
 
-    Where pairs are asked for sums or differences, single attributes are asked for prefixes.
+    For 2-way "affine" and "abs" queries, the 1-way queries are prefixes.
 
     >>> standard_workload("[10]^40", "affine").queries
     15220
@@ -120,7 +121,7 @@ ROWS = (*_table_2(), *_table_4())
 
 
 def printed(schema: str, asked: str) -> float:
-    """Return the printed RMSE of one row.
+    """Return the published RMSE of one row.
 
     >>> printed("[10]^40", "affine")
     28.25
@@ -129,19 +130,19 @@ def printed(schema: str, asked: str) -> float:
 
 
 def beside(ours: dict[str, float]) -> pd.DataFrame:
-    """Return the published numbers beside the certified optimum of the class and beside the RMSE of ``ours``.
+    """Return a table of published results, certified optima and recomputed results.
 
-    ``ours`` is by the text of a row; NaN where none was computed.
+    ``ours`` maps the text of a row to a recomputed RMSE; missing rows are NaN in the table.
 
-    >>> found = beside({"CPS 1-way": 3.135})
-    >>> found.loc[found["ours"].notna(), "ours / paper"].tolist()
+    >>> table = beside({"CPS 1-way": 3.135})
+    >>> table.loc[table["ours"].notna(), "ours / paper"].tolist()
     [1.0]
     """
     import pandas as pd
 
-    found = pd.DataFrame(
+    table = pd.DataFrame(
         [(row.table, str(row), row.printed, row.optimum, ours.get(str(row), float("nan"))) for row in ROWS],
         columns=["table", "workload", "paper", "certified optimum", "ours"],
     )
-    ratios = {f"{name} / paper": found[name] / found["paper"] for name in ("certified optimum", "ours")}
-    return found.assign(**ratios)
+    ratios = {f"{name} / paper": table[name] / table["paper"] for name in ("certified optimum", "ours")}
+    return table.assign(**ratios)

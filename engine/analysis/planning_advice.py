@@ -1,7 +1,8 @@
 """Groups that make planning expensive, and cheaper replacements.
 
-Product groups stay cheap together, one attribute at a time.  A joint family such as 'affine' is cheap alone, and
-dearer once its attributes are asked in another way too: then all their cells are planned together, where they are few.
+Product groups are optimized one attribute at a time.  A joint family such as 'affine' is cheap on
+its own, but becomes expensive if another group has different queries on the same attributes: then
+all cells of these attributes are optimized jointly, provided that they are few.
 """
 
 from __future__ import annotations
@@ -17,28 +18,30 @@ from engine.workload import Circular, Group, Marginal, Range, Suffix, Workload
 from engine.workload.families import Prefix
 from engine.workload.workload import make_group
 
-MOST = 5  # groups that are named
-TABLES = (Marginal, Prefix, Suffix, Range, Circular)  # whatever is asked of an attribute follows from any of these
+MAX_COSTLY_GROUPS = 5
+# Families whose answers determine every query on their attribute.
+COMPLETE_FAMILIES = (Marginal, Prefix, Suffix, Range, Circular)
 
 
 def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
-    """Return what planning would take with new groups, for the groups on any of their attributes alone.
+    """Return the planning forecast of new groups and of the groups that share attributes with them.
 
-    The others are planned in residual spaces of their own, which new groups leave as they are.
+    The new groups do not change the residual spaces of the other groups.
     """
     names = {name for group in groups for name in group.attributes}
-    near = (g for g in request.workload.groups if names.intersection(g.attributes))
-    return forecast(Workload(request.workload.schema, (*near, *groups)), request.mechanism, **request.options)
+    overlapping = (g for g in request.workload.groups if names.intersection(g.attributes))
+    return forecast(Workload(request.workload.schema, (*overlapping, *groups)), request.mechanism, **request.options)
 
 
 def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
-    """Return the numbers of at most ``MOST`` groups without which planning keeps to a time and a memory.
+    """Return at most five group numbers whose removal brings planning within its limits.
+
+    Joint groups are removed before the product groups on the same attributes, because product
+    groups also serve other queries.
 
     Parameters
     ----------
-    seconds, memory : the most that planning may take, in bytes.
-
-    Joint groups are named before the product groups that they meet: those pay for everything else as well.
+    seconds, memory : limits on the planning time in seconds and the memory in bytes.
 
     >>> from engine.workload import Attribute, Schema
     >>> from engine.privacy.budget import Budget
@@ -48,28 +51,30 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     (0,)
     """
     groups = request.workload.groups
-    kept = sorted(range(len(groups)), key=lambda i: any(len(part.axes) > 1 for part in groups[i].parts))
-    found: list[int] = []
+    remaining = sorted(range(len(groups)), key=lambda i: any(len(part.axes) > 1 for part in groups[i].parts))
+    removed: list[int] = []
     options = {name: value for name, value in request.options.items() if name not in ("centers", "keep")}
 
     def fits(numbers: Sequence[int]) -> bool:
-        asked = Workload(request.workload.schema, tuple(groups[i] for i in numbers))
-        takes = forecast(asked, request.mechanism, **options)
-        return takes.seconds <= seconds and takes.memory <= memory
+        workload = Workload(request.workload.schema, tuple(groups[i] for i in numbers))
+        estimate = forecast(workload, request.mechanism, **options)
+        return estimate.seconds <= seconds and estimate.memory <= memory
 
-    # tuning may take more for a part of the groups than for all, so it is looked at where it alone is too much
-    options = dict(request.options) if fits(kept) else options
-    while kept and len(found) < MOST and not fits(kept):
-        fitting, low = 0, len(kept)  # more groups never take less, so the first that is too much is found by halving
-        while low - fitting > 1:
-            middle = (fitting + low) // 2
-            fitting, low = (middle, low) if fits(kept[:middle]) else (fitting, middle)
-        found.append(kept.pop(low - 1))
-    return tuple(found)
+    # Tuning can cost more for a subset of the groups than for all of them, so the forecast includes
+    # tuning only if tuning is what exceeds the limits.
+    options = dict(request.options) if fits(remaining) else options
+    while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
+        feasible, infeasible = 0, len(remaining)
+        # The forecast is monotone in the groups, so bisection finds the first group above the limits.
+        while infeasible - feasible > 1:
+            middle = (feasible + infeasible) // 2
+            feasible, infeasible = (middle, infeasible) if fits(remaining[:middle]) else (feasible, middle)
+        removed.append(remaining.pop(infeasible - 1))
+    return tuple(removed)
 
 
 def remove(request: Request, group: int, attribute: str = "") -> Changed:
-    """Ask everything but the group."""
+    """Remove the group from the workload."""
     groups = request.workload.groups
     if len(groups) == 1:
         raise NotApplicable("It is the only group, so nothing would be asked. Add another group first.")
@@ -79,27 +84,27 @@ def remove(request: Request, group: int, attribute: str = "") -> Changed:
 
 
 def approximate(request: Request, group: int, attribute: str = "") -> Changed:
-    """Answer the group from the tables of other groups, without shaping any noise for it."""
-    groups, asked = request.workload.groups, request.workload.groups[group]
-    if asked.weight == 0.0:
+    """Set the weight of the group to 0, so that it is answered from the measurements of other groups."""
+    groups, target = request.workload.groups, request.workload.groups[group]
+    if target.weight == 0.0:
         raise NotApplicable("The group is answered from the other tables already; its weight is 0.")
-    changed = (*groups[:group], replace(asked, weight=0.0), *groups[group + 1 :])
-    text = f"{_name(asked)} is answered from what is measured for other groups (weight 0)"
-    if not any(_covers(other, asked) for i, other in enumerate(groups) if i != group):
-        changed = (*changed, make_group(request.workload.schema, asked.attributes, "marginal"))
+    changed = (*groups[:group], replace(target, weight=0.0), *groups[group + 1 :])
+    text = f"{_name(target)} is answered from what is measured for other groups (weight 0)"
+    if not any(_covers(other, target) for i, other in enumerate(groups) if i != group):
+        changed = (*changed, make_group(request.workload.schema, target.attributes, "marginal"))
         text += ", its marginal table among them"
     workload = Workload(request.workload.schema, changed)
     return Changed(request=replace(request, workload=workload), group=group, text=f"{text}.")
 
 
 def marginal_instead(request: Request, group: int, attribute: str = "") -> Changed:
-    """Ask every cell of the group's attributes in its place; any query on them follows from that."""
-    groups, asked = request.workload.groups, request.workload.groups[group]
-    if all(isinstance(part.family, Marginal) for part in asked.parts):
+    """Replace the group by the marginal on its attributes, from which all its queries follow."""
+    groups, target = request.workload.groups, request.workload.groups[group]
+    if all(isinstance(part.family, Marginal) for part in target.parts):
         raise NotApplicable("The group asks its marginal table already.")
-    made = make_group(request.workload.schema, asked.attributes, "marginal", asked.weight)
-    workload = Workload(request.workload.schema, (*groups[:group], made, *groups[group + 1 :]))
-    text = f"The marginal table of {_name(asked)} instead of its '{asked.family_text}' queries."
+    marginal = make_group(request.workload.schema, target.attributes, "marginal", target.weight)
+    workload = Workload(request.workload.schema, (*groups[:group], marginal, *groups[group + 1 :]))
+    text = f"The marginal table of {_name(target)} instead of its '{target.family_text}' queries."
     return Changed(request=replace(request, workload=workload), group=group, text=text)
 
 
@@ -110,10 +115,15 @@ REMEDIES: tuple[Change, ...] = (
 )
 
 
-def _covers(other: Group, asked: Group) -> bool:
-    """Whether every query on the attributes of a group follows from what is measured for another one."""
-    whole = all(len(part.axes) == 1 and isinstance(part.family, TABLES) for part in other.parts)
-    return whole and other.weight > 0.0 and other.query_weights is None and set(asked.attributes) <= {*other.attributes}
+def _covers(other: Group, group: Group) -> bool:
+    """Whether the measurements of one group determine every query on the attributes of another."""
+    is_complete = all(len(part.axes) == 1 and isinstance(part.family, COMPLETE_FAMILIES) for part in other.parts)
+    return (
+        is_complete
+        and other.weight > 0.0
+        and other.query_weights is None
+        and set(group.attributes) <= {*other.attributes}
+    )
 
 
 def _name(group: Group) -> str:

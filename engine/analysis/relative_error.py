@@ -1,8 +1,9 @@
 """Relative errors and coefficients of variation.
 
-Statistical offices judge an estimate by its coefficient of variation, its standard error over its own size.  Before a
-release nobody knows the sizes, so they are taken as if a public, expected number of records were spread evenly over
-the cells; afterwards the noisy answer itself is the size, which costs nothing further.
+Statistical offices judge an estimate by its coefficient of variation: the standard error divided by
+the estimate.  Before a release the counts are not available, so a public, expected number of
+records is assumed to be spread uniformly over the cells.  After a release the noisy answer is used,
+which is post-processing and has no privacy cost.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ QUALITIES = ("publishable", "doubtful", "noise")
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseScale:
-    """What noise is set against.
+    """Thresholds on the coefficient of variation, and the expected number of records.
 
     Attributes
     ----------
-    records : expected number of records, which has to be public.
-    publishable, doubtful : largest coefficients of variation of an answer that is publishable, or at least doubtful;
-        what is above is noise.  The defaults are those of many statistical offices.
+    records : expected number of records, which must be public.
+    publishable, doubtful : largest coefficients of variation of a publishable and of a doubtful
+        answer; answers above are noise.  The defaults are common in statistical offices.
 
     >>> NoiseScale(records=1000).quality(0.2)
     'doubtful'
@@ -63,24 +64,26 @@ class NoiseScale:
             )
 
     def quality(self, variation: float) -> str:
-        """Return the word for a coefficient of variation."""
+        """Return the quality class of a coefficient of variation."""
         return QUALITIES[int(variation > self.publishable) + int(variation > self.doubtful)]
 
 
 def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
-    """Return `group_table` with the shares of publishable, doubtful and noisy answers, the worst groups first.
+    """Return `group_table` with the shares of publishable, doubtful and noisy answers, worst groups first.
 
-    The column "publishable from" holds the smallest count, in records, of which the answer of a group with its typical
-    error is publishable, whatever the records look like; the shares take them as spread evenly.
+    The column "publishable from" is the smallest count whose answer is publishable at the typical
+    error of the group.  It does not depend on the records; the shares assume that they are spread
+    uniformly.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.mechanisms import plan
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
-    >>> quality_by_group(made, NoiseScale(records=16))[["publishable", "doubtful", "noise"]].values.tolist()
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> table = quality_by_group(plan(workload, Budget(pcost=1.0)), NoiseScale(records=16))
+    >>> table[["publishable", "doubtful", "noise"]].values.tolist()
     [[0.0, 1.0, 0.0]]
     """
     table = group_table(plan)
-    shares = [_shares(ratios, scale) for ratios in _variations(plan, scale.records)]
+    shares = [_quality_shares(ratios, scale) for ratios in _variations(plan, scale.records)]
     for place, name in enumerate(QUALITIES):
         table = table.assign(**{name: [share[place] for share in shares]})
     table = table.assign(**{"publishable from": table["RMSE"] / scale.publishable})
@@ -88,26 +91,26 @@ def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
 
 
 def quality_shares(plan: Plan, scale: NoiseScale) -> tuple[float, float, float]:
-    """Return the shares of all queries that are publishable, doubtful and noise, as `quality_by_group` counts them."""
+    """Return the shares of all queries that are publishable, doubtful and noise."""
     counts = np.array([group.count for group in plan.workload.groups], dtype=float)
-    shares = np.array([_shares(ratios, scale) for ratios in _variations(plan, scale.records)])
-    found = (counts / counts.sum()) @ shares
-    return float(found[0]), float(found[1]), float(found[2])
+    shares = np.array([_quality_shares(ratios, scale) for ratios in _variations(plan, scale.records)])
+    overall = (counts / counts.sum()) @ shares
+    return float(overall[0]), float(overall[1]), float(overall[2])
 
 
 def quality_text(plan: Plan, scale: NoiseScale) -> str:
-    """Return what a scale says about a plan, in words."""
+    """Return a sentence with the quality shares of a plan."""
     publishable, doubtful, noise = quality_shares(plan, scale)
-    least = number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
+    smallest_count = number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
     return (
         f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable, {doubtful:.0%} doubtful and "
         f"{noise:.0%} noise, if {how_many(round(scale.records), 'record')} spread evenly. Records are never spread "
-        f"evenly: with the typical error, counts of {least} or more are publishable and smaller ones are not."
+        f"evenly: with the typical error, counts of {smallest_count} or more are publishable and smaller ones are not."
     )
 
 
 def publishable_text(found: Comparison, scale: NoiseScale) -> str:
-    """Return from which count on the answers of each mechanism with a result are publishable, best first, in words."""
+    """Return a sentence with the smallest publishable count under each mechanism, best first."""
     words = [
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
         for _, row in found.frame[found.frame["rmse"] < math.inf].iterrows()
@@ -116,10 +119,11 @@ def publishable_text(found: Comparison, scale: NoiseScale) -> str:
 
 
 def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
-    """Return one row a group: its attributes, and under each mechanism the share of its answers that is publishable.
+    """Return one row per group: attributes, and the share of publishable answers under each mechanism.
 
-    The best mechanism stands first, and the groups that it serves worst.  Every query of a group is taken to have the
-    typical error of the group under that mechanism, and records to be spread evenly.
+    Columns are sorted by mechanism, best first, and rows by the share under the best mechanism,
+    ascending.  Every query is assumed to have the RMSE of its group under the mechanism, and the
+    records to be spread uniformly.
     """
     import pandas as pd
 
@@ -137,7 +141,7 @@ def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScal
 
 
 def quality_counts_text(answers: pd.DataFrame) -> str:
-    """Return how many of the answers of `with_quality` have each word.
+    """Return a sentence with the number of answers in each quality class.
 
     >>> import pandas as pd
     >>> quality_counts_text(pd.DataFrame({"quality": ["noise", "publishable", "publishable"]}))
@@ -145,32 +149,34 @@ def quality_counts_text(answers: pd.DataFrame) -> str:
     """
     counted = answers["quality"].value_counts()
     publishable, doubtful, noise = (int(counted.get(word, 0)) for word in QUALITIES)
-    told = f"{publishable:,} are publishable, {doubtful:,} doubtful, {noise:,} noise"
-    return f"Of these {number(len(answers))} answers {told}."
+    parts = f"{publishable:,} are publishable, {doubtful:,} doubtful, {noise:,} noise"
+    return f"Of these {number(len(answers))} answers {parts}."
 
 
 def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False) -> Budget:
     """Return the smallest budget at which a share of all answers, above 0 and at most 1, is publishable.
 
-    ``nearly`` as for `budget_for_error`.
+    ``nearly`` is as for `budget_for_error`.
 
-    Raises: PlanError for a share that is none, or that no budget reaches, because some queries count no cell.
+    Raises
+    ------
+    PlanError : ``share`` is invalid, or no budget reaches it because some queries count no cell.
     """
     if not 0.0 < share <= 1.0:
         raise PlanError(f"share was {share!r}. Give a number above 0 and at most 1, such as 0.9.")
 
-    def ratio(found: Plan) -> float:
-        pieces = _variations(found, scale.records)
+    def ratio(candidate: Plan) -> float:
+        pieces = _variations(candidate, scale.records)
         values = np.concatenate(pieces)
         weights = np.concatenate(
             [np.full(len(p), g.count / len(p)) for p, g in zip(pieces, plan.workload.groups, strict=True)]
         )
         order = np.argsort(values, kind="stable")
-        reached = np.cumsum(weights[order])
-        at = int(np.searchsorted(reached, share * reached[-1] * (1.0 - 1e-12)))
-        most = float(values[order[min(at, len(order) - 1)]])
-        if math.isfinite(most):
-            return most / scale.publishable
+        cumulative = np.cumsum(weights[order])
+        index = int(np.searchsorted(cumulative, share * cumulative[-1] * (1.0 - 1e-12)))
+        largest_variation = float(values[order[min(index, len(order) - 1)]])
+        if math.isfinite(largest_variation):
+            return largest_variation / scale.publishable
         raise PlanError(
             f"No budget makes {share:.0%} of the answers publishable: some queries count no cell, or are not "
             "answerable. Ask for a smaller share."
@@ -180,30 +186,31 @@ def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: b
 
 
 def with_quality(answers: pd.DataFrame, scale: NoiseScale, *, hide: bool = False) -> pd.DataFrame:
-    """Return answers with their coefficient of variation and its word; ``hide`` blanks what is noise.
+    """Add the coefficient of variation and the quality class to a table of answers.
 
-    An answer of 0 or below has no coefficient of variation and is noise, unless it has no error.
+    Answers of 0 or below are noise unless their standard error is 0.  ``hide`` replaces the values
+    of answers classified as noise by NaN.
     """
     positive_part = answers["answer"].where(answers["answer"] > 0.0, 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         variation = np.where(answers["std"] > 0.0, answers["std"] / positive_part, 0.0)
     words = [scale.quality(float(value)) for value in variation]
-    found, place = answers.copy(), list(answers).index("std") + 1
-    found.insert(place, "relative error", variation)
-    found.insert(place + 1, "quality", words)
+    table, position = answers.copy(), list(answers).index("std") + 1
+    table.insert(position, "relative error", variation)
+    table.insert(position + 1, "quality", words)
     if hide:
-        blank = [name for name in ("answer", "low", "high", "relative error") if name in found]
-        found.loc[found["quality"] == QUALITIES[2], blank] = math.nan
-    return found
+        hidden = [name for name in ("answer", "low", "high", "relative error") if name in table]
+        table.loc[table["quality"] == QUALITIES[2], hidden] = math.nan
+    return table
 
 
 @lru_cache(maxsize=8)
 def _variations(plan: Plan, records: float) -> tuple[Array, ...]:
-    """Return coefficients of variation for every group: of all its queries, or of an even sample of them."""
-    return tuple(_of_group(plan, i, group, records) for i, group in enumerate(plan.workload.groups))
+    """Return the coefficients of variation of every group, for all its queries or for a sample."""
+    return tuple(_variation_of_group(plan, i, group, records) for i, group in enumerate(plan.workload.groups))
 
 
-def _of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
+def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
     index = chosen_queries(plan.workload, number)
     errors = np.sqrt(variances_of(plan, number, index))
     shares = _even_shares(group, index)
@@ -212,7 +219,7 @@ def _of_group(plan: Plan, number: int, group: Group, records: float) -> Array:
 
 
 def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
-    """Return which share of records that are spread evenly each query counts, of all queries or of those chosen."""
+    """Return the share of uniformly spread records in each query, for all or for sampled queries."""
     shares = np.ones(1)
     for place, part in enumerate(group.parts):
         counted = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)
@@ -221,7 +228,7 @@ def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
     return shares
 
 
-def _shares(ratios: Array, scale: NoiseScale) -> tuple[float, float, float]:
+def _quality_shares(ratios: Array, scale: NoiseScale) -> tuple[float, float, float]:
     publishable = float(np.mean(ratios <= scale.publishable))
-    known = float(np.mean(ratios <= scale.doubtful))
-    return publishable, known - publishable, 1.0 - known
+    usable = float(np.mean(ratios <= scale.doubtful))
+    return publishable, usable - publishable, 1.0 - usable

@@ -1,4 +1,7 @@
-"""What would make a group more exact: changes of a request, each a pure function, and their effect as numbers."""
+"""What-if analysis: changes of a request that reduce the error of a group, and their effect.
+
+Every change is a pure function from a request to a changed request.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Request:
-    """What a plan is made from."""
+    """Input of a planner: workload, budget, mechanism and options."""
 
     workload: Workload
     budget: Budget
@@ -35,7 +38,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Changed:
-    """A changed request, the number of the group under study in it (None: no longer asked), and the change in words."""
+    """A changed request, the new number of the studied group (None if removed), and a description."""
 
     request: Request
     group: int | None
@@ -48,10 +51,10 @@ class Change:
 
     Attributes
     ----------
-    name : a word for it.
-    label : what a button says, from the request.
-    apply : (request, group, attribute) -> Changed; raises NotApplicable or WorkloadError with the reason when it cannot
-        be made.  Only coarser cells use the attribute.
+    name : identifier.
+    label : function from the request to the text of a button.
+    apply : function (request, group, attribute) -> Changed.  Raises NotApplicable or WorkloadError
+        if the change is not possible.  Only `merge_bins` uses the attribute.
     """
 
     name: str
@@ -62,21 +65,21 @@ class Change:
 def raise_weight(request: Request, group: int, attribute: str = "", factor: float = 4.0) -> Changed:
     """Multiply the weight of a group."""
     groups = request.workload.groups
-    asked = groups[group]
-    if asked.weight == 0.0:
+    queries = groups[group]
+    if queries.weight == 0.0:
         raise NotApplicable("The group has the weight 0, which no factor raises. Set its weight on the Workload page.")
     if not any(g.weight > 0.0 for i, g in enumerate(groups) if i != group):
         raise NotApplicable("No other group has a weight, so a larger one for this group changes nothing.")
-    if asked.weight * factor > 1.0 / SMALLEST_WEIGHT:
-        raise NotApplicable(f"The weight {asked.weight:g} cannot be raised further. Lower the weights of the others.")
+    if queries.weight * factor > 1.0 / SMALLEST_WEIGHT:
+        raise NotApplicable(f"The weight {queries.weight:g} cannot be raised further. Lower the weights of the others.")
     raised = tuple(replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups))
-    text = f"Weight of group {group} raised from {asked.weight:g} to {asked.weight * factor:g}."
+    text = f"Weight of group {group} raised from {queries.weight:g} to {queries.weight * factor:g}."
     workload = Workload(request.workload.schema, raised)
     return Changed(request=replace(request, workload=workload), group=group, text=text)
 
 
 def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) -> Changed:
-    """Merge neighbouring cells of a numeric attribute."""
+    """Merge adjacent cells of a numeric attribute."""
     before = request.workload.schema[attribute]
     workload = coarser(request.workload, attribute, factor)
     size = workload.schema[attribute].size
@@ -85,14 +88,14 @@ def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) ->
 
 
 def drop_largest(request: Request, group: int, attribute: str = "") -> Changed:
-    """Leave out the groups on the most attributes."""
-    groups, most = request.workload.groups, _largest(request)
-    kept = [i for i, g in enumerate(groups) if len(g.attributes) < most]
-    if not any(groups[i].weight > 0.0 for i in kept):
-        raise NotApplicable(f"Without its {most}-way sets the workload would ask nothing.")
-    workload = Workload(request.workload.schema, tuple(groups[i] for i in kept))
-    text = f"Without the {most}-way sets: {how_many(len(groups) - len(kept), 'group')} fewer."
-    number = kept.index(group) if group in kept else None
+    """Remove the groups on the largest number of attributes."""
+    groups, dimension = request.workload.groups, _max_dimension(request)
+    retained = [i for i, g in enumerate(groups) if len(g.attributes) < dimension]
+    if not any(groups[i].weight > 0.0 for i in retained):
+        raise NotApplicable(f"Without its {dimension}-way sets the workload would ask nothing.")
+    workload = Workload(request.workload.schema, tuple(groups[i] for i in retained))
+    text = f"Without the {dimension}-way sets: {how_many(len(groups) - len(retained), 'group')} fewer."
+    number = retained.index(group) if group in retained else None
     return Changed(request=replace(request, workload=workload), group=number, text=text)
 
 
@@ -108,26 +111,27 @@ def twice_budget(request: Request, group: int, attribute: str = "") -> Changed:
 
 
 def tune_centers(request: Request, group: int, attribute: str = "") -> Changed:
-    """Pass totals down as it suits the workload."""
-    chosen = mechanism_class(request.mechanism)
-    if "centers" not in chosen.__dataclass_fields__:
-        raise NotApplicable(f"{chosen.title} has no centers to tune. Choose the mechanism QuerySmasher for it.")
+    """Tune the centers of the residual spaces to the workload."""
+    mechanism = mechanism_class(request.mechanism)
+    if "centers" not in mechanism.__dataclass_fields__:
+        raise NotApplicable(f"{mechanism.title} has no centers to tune. Choose the mechanism QuerySmasher for it.")
     if request.options.get("centers") == "tuned":
         raise NotApplicable("The centers are tuned already.")
     options = dict(request.options) | {"centers": "tuned"}
-    chosen(**options)  # says so when the other options do not go with it
+    # Raises an error if the other options are incompatible.
+    mechanism(**options)
     text = "Totals are passed down as it suits the workload (tuned centers)."
     return Changed(request=replace(request, options=options), group=group, text=text)
 
 
-def _largest(request: Request) -> int:
+def _max_dimension(request: Request) -> int:
     return max((len(g.attributes) for g in request.workload.groups), default=0)
 
 
 CHANGES: tuple[Change, ...] = (
     Change(name="weight", label=lambda _: "4 × the weight", apply=raise_weight),
     Change(name="coarser", label=lambda _: "Merge bins", apply=merge_bins),
-    Change(name="drop", label=lambda request: f"Drop the {_largest(request)}-way sets", apply=drop_largest),
+    Change(name="drop", label=lambda request: f"Drop the {_max_dimension(request)}-way sets", apply=drop_largest),
     Change(
         name="budget",
         label=lambda request: "2 × the pcost" if request.budget.pure_epsilon is None else "2 × epsilon",
@@ -138,14 +142,14 @@ CHANGES: tuple[Change, ...] = (
 
 
 def can_be_coarser(attribute: Attribute) -> bool:
-    """Whether neighbouring cells of an attribute mean something together and can be merged."""
+    """Whether adjacent cells of an attribute can be merged."""
     return attribute.kind == "numeric" and attribute.size >= 4 and not attribute.is_dated
 
 
 def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
-    """Return a numeric attribute with ``factor`` neighbouring cells merged into one; the last takes what is left over.
+    """Return a numeric attribute with every ``factor`` adjacent cells merged into one.
 
-    Whole-number codes become bins, so that records need no new codes.
+    The last cell also takes the remainder.  Integer codes become bins, so the records keep their codes.
 
     >>> coarser_attribute(Attribute.of_size("code", 7)).edges
     (0.0, 2.0, 4.0, 6.0)
@@ -158,7 +162,7 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
         raise NotApplicable(f"The cells of {attribute.name} are dates. Choose a longer unit for them in the schema.")
     if attribute.size < 2 * factor:
         raise NotApplicable(f"{attribute.name} has {attribute.size} cells, too few to merge {factor} by {factor}.")
-    # the last bin of codes is closed, so it ends at the last code itself
+    # The last bin is closed, so it ends at the last code itself.
     fine = attribute.edges if attribute.edges is not None else (*range(attribute.size), attribute.size - 1)
     edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]
     missing = attribute.missing if isinstance(attribute.missing, float) else None
@@ -167,7 +171,7 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
         [*edges, fine[-1]],
         missing=missing,
         clip=attribute.clip,
-        integer=attribute.edges is None or attribute.integer,  # codes are whole numbers
+        integer=attribute.edges is None or attribute.integer,  # codes are integers
         missing_values=attribute.missing_values,
         decimal=attribute.decimal,
         thousands=attribute.thousands,
@@ -175,100 +179,111 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
 
 
 def coarser(workload: Workload, attribute: str, factor: int = 2) -> Workload:
-    """Return the workload on the schema with neighbouring cells of an attribute merged, the same families on them.
+    """Return the workload with adjacent cells of an attribute merged and the same query families.
 
     Raises
     ------
-    NotApplicable : the attribute has no neighbouring cells, or a group on it has no form on coarser cells.
+    NotApplicable : the cells of the attribute cannot be merged, or a group has no equivalent on the
+        merged cells.
     """
     old = workload.schema
     coarse = (coarser_attribute(a, factor) if a.name == attribute else a for a in old.attributes)
     new = replace(old, attributes=tuple(coarse))
     if attribute not in new:
-        old[attribute]  # says which names there are
-    groups = [_refitted(new, i, g, attribute, factor) for i, g in enumerate(workload.groups)]
+        # Raises an error that lists the attribute names.
+        old[attribute]
+    groups = [_coarsened_group(new, i, g, attribute, factor) for i, g in enumerate(workload.groups)]
     return Workload(new, tuple(groups))
 
 
-def _refitted(schema: Schema, number: int, group: Group, attribute: str, factor: int) -> Group:
+def _coarsened_group(schema: Schema, number: int, group: Group, attribute: str, factor: int) -> Group:
     if attribute not in group.attributes:
         return group
-    who = f"Group {number} on {' × '.join(group.attributes)}"
+    subject = f"Group {number} on {' × '.join(group.attributes)}"
     if group.query_weights is not None:
-        raise NotApplicable(f"{who} has a weight for each of its queries, which coarser cells would not fit.")
+        raise NotApplicable(f"{subject} has a weight for each of its queries, which coarser cells would not fit.")
     windows: dict[str, Family] = {}
     for part in group.parts:
         if attribute not in (names := [group.attributes[a] for a in part.axes]):
             continue
         if isinstance(part.family, Width):
             if part.family.width % factor:
-                raise NotApplicable(f"{who} asks windows of {part.family.width} cells, no multiple of {factor}.")
+                raise NotApplicable(f"{subject} asks windows of {part.family.width} cells, no multiple of {factor}.")
             windows[names[0]] = Width(part.family.width // factor)
         elif not isinstance(part.family, Intervals) and getattr(part.family, "predicates", None) is None:
-            raise NotApplicable(f"{who} asks '{part.family.name}' queries, which have no form on coarser cells.")
+            raise NotApplicable(f"{subject} asks '{part.family.name}' queries, which have no form on coarser cells.")
     spec = group.family
     if windows:
         spec = {name: spec[name] if isinstance(spec, Mapping) else spec for name in group.attributes} | windows
     try:
         return make_group(schema, group.attributes, spec, group.weight)
     except WorkloadError as error:
-        raise NotApplicable(f"{who} does not fit coarser cells: {error}") from None
+        raise NotApplicable(f"{subject} does not fit coarser cells: {error}") from None
 
 
 def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
-    """Return the errors of two plans side by side, in counts; ``group_after`` is None when the group is gone."""
+    """Return a table of the errors of two plans, in counts.
+
+    ``group_after`` is None if the second plan does not contain the group.
+    """
     import pandas as pd
 
     old, new = errors_by_group(before), errors_by_group(after)
-    own = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
+    errors_after = [math.nan if group_after is None else float(new[c][group_after]) for c in ("rmse", "max_std")]
     rows = [
         ("typical error (RMSE)", before.rmse, after.rmse),
-        ("RMSE of this group", old["rmse"][group], own[0]),
-        ("largest error of this group", old["max_std"][group], own[1]),
+        ("RMSE of this group", old["rmse"][group], errors_after[0]),
+        ("largest error of this group", old["max_std"][group], errors_after[1]),
         ("largest error of all", old["max_std"].max(), new["max_std"].max()),
     ]
     table = pd.DataFrame(rows, columns=["errors in counts", "before", "after"])
-    return table.assign(change=[_change(a, b) for a, b in zip(table["before"], table["after"], strict=True)])
+    return table.assign(change=[_change_text(a, b) for a, b in zip(table["before"], table["after"], strict=True)])
 
 
 def asked_text(before: Plan, after: Plan) -> str:
-    """Return how many queries two plans answer, in words."""
-    one, two = before.workload.queries, after.workload.queries
+    """Return a sentence with the number of queries of two plans."""
+    queries_before, queries_after = before.workload.queries, after.workload.queries
     return (
-        f"Both answer {how_many(one, 'query', 'queries')}."
-        if one == two
-        else f"{how_many(two, 'query', 'queries')} instead of {number(one)}."
+        f"Both answer {how_many(queries_before, 'query', 'queries')}."
+        if queries_before == queries_after
+        else f"{how_many(queries_after, 'query', 'queries')} instead of {number(queries_before)}."
     )
 
 
 def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
-    """Return in words how exact the last ``new`` groups of a plan come out, and what they cost those ``before`` them.
+    """Return a sentence with the errors of the last ``new`` groups of a plan.
+
+    With the plan ``before`` they were added, it includes the change of the other groups' RMSE.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
     >>> from engine.mechanisms import plan
-    >>> asked = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
-    >>> added_text(plan(asked, Budget(pcost=1.0)), 1)
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> added_text(plan(workload, Budget(pcost=1.0)), 1)
     'These 4 queries come out with a typical error of 1.00 counts, the largest 1.00.'
     """
-    errors, kept = errors_by_group(after), len(after.workload.groups) - new
-    asked, typical, largest = errors[kept:], _typical(errors[kept:]), float(errors["max_std"][kept:].max())
+    errors, n_previous = errors_by_group(after), len(after.workload.groups) - new
+    new_errors, typical, largest = (
+        errors[n_previous:],
+        _combined_rmse(errors[n_previous:]),
+        float(errors["max_std"][n_previous:].max()),
+    )
     if not math.isfinite(largest):
         return "Some of these queries cannot be answered: they have the weight 0, and nothing else tells them."
-    text = (
-        f"These {number(int(asked['queries'].sum()))} queries come out with a typical error of {amount(typical)} counts"
-    )
-    text += f", the largest {amount(largest)}."
-    if before is None or not kept:
+    text = f"These {number(int(new_errors['queries'].sum()))} queries come out with a typical error of "
+    text += f"{amount(typical)} counts, the largest {amount(largest)}."
+    if before is None or not n_previous:
         return text
-    return f"{text} That of the others goes from {amount(before.rmse)} to {amount(_typical(errors[:kept]))}."
+    return (
+        f"{text} That of the others goes from {amount(before.rmse)} to {amount(_combined_rmse(errors[:n_previous]))}."
+    )
 
 
-def _typical(errors: pd.DataFrame) -> float:
+def _combined_rmse(errors: pd.DataFrame) -> float:
     return math.sqrt(np.average(errors["rmse"] ** 2, weights=errors["queries"]))
 
 
-def _change(before: float, after: float) -> str:
+def _change_text(before: float, after: float) -> str:
     if math.isnan(after):
         return "no longer asked"
     if not np.isfinite([before, after]).all() or before == 0.0:
