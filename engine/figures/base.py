@@ -1,8 +1,7 @@
-"""Base of all figures: picture, table, alternative text and style.
+"""Base of all figures: the `Picture` type, common charts, and the style of mechanisms.
 
-Charts: one picture with its table and alt text, in one look, and numbers as texts.
-
-How mechanisms look: one colour and one mark each across all pictures, and never colour alone.
+Each mechanism has the same color and marker in all figures.  Color is never the only distinction
+between the elements of a figure.
 """
 
 from __future__ import annotations
@@ -20,26 +19,25 @@ import plotly.graph_objects as go
 
 from engine._arrays import Array
 from engine._format import cost
-from engine.mechanisms import registry as known
-from engine.mechanisms import variants
+from engine.mechanisms import registry, variants
 from engine.privacy import Budget
 
 BLUE, ORANGE, GREEN, GREY = "#0072b2", "#e69f00", "#009e73", "#7f7f7f"
-PERCENT = "~%"  # tick format with as many decimals as the ticks differ in: 0.5%, 1%, 1.5%
-MAX_LABEL, ONE_LINE = 40, 24  # characters of a text on an axis, and of one that stands in one line
+PERCENT = "~%"  # tick format without trailing zeros: 0.5%, 1%, 1.5%
+MAX_LABEL_CHARS, MAX_LINE_CHARS = 40, 24  # longer axis labels are cut, or wrapped
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Picture:
-    """A figure and what must go with it.
+    """A figure with its title, table, alternative text and note.
 
     Attributes
     ----------
-    title : what is shown, in a few words.
-    figure : the plotly figure, without a title.
-    table : the same numbers.
-    alt : the takeaway in one sentence, for those who do not see the figure.
-    note : what the picture leaves out or how to read it; may be empty.
+    title : short title.
+    figure : plotly figure, without a title.
+    table : numbers that the figure shows.
+    alt : alternative text: the main result in one sentence.
+    note : explanation of the figure, and what it omits; may be empty.
     """
 
     title: str
@@ -50,91 +48,99 @@ class Picture:
 
 
 def in_pcost(budget: Budget) -> str:
-    """Words of a budget where nobody asked for others."""
+    """Return the default text of a budget, in pcost."""
     return f"{cost(budget.pcost)} pcost"
 
 
 def thinned(count: int, most: int) -> npt.NDArray[np.int64]:
+    """Return at most ``most`` evenly spaced indices below ``count``."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
 
 
 def short(text: str, name: str) -> str:
-    """Text of a query without the name that the axis says already."""
+    """Return the text of a query without the attribute name that the axis title contains."""
     return text.removeprefix(name).strip().removeprefix("= ") or text
 
 
-def fitting(texts: Sequence[str], most: int = MAX_LABEL) -> list[str]:
-    """Texts for an axis: cut to what fits while they stay different, and with no markup left in them."""
-    cut = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
-    return [html.escape(text) for text in (cut if len(set(cut)) == len(set(texts)) else texts)]
+def fitting(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
+    """Return axis labels with HTML escaped, shortened if they remain distinct."""
+    shortened = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
+    return [html.escape(text) for text in (shortened if len(set(shortened)) == len(set(texts)) else texts)]
 
 
 def wrapped(text: str) -> str:
-    """A text for an axis, in two lines where it is long, so that a narrow screen has room for what stands beside it.
+    """Return an axis label, broken into two lines if it is long, for narrow screens.
 
     >>> wrapped("Weighted Fourier Factorizations"), wrapped("age")
     ('Weighted Fourier<br>Factorizations', 'age')
     """
-    gaps = [place for place, sign in enumerate(text) if sign == " "]
-    if len(text) <= ONE_LINE or not gaps:
+    spaces = [position for position, char in enumerate(text) if char == " "]
+    if len(text) <= MAX_LINE_CHARS or not spaces:
         return text
-    middle = min(gaps, key=lambda place: abs(2 * place - len(text)))
+    middle = min(spaces, key=lambda position: abs(2 * position - len(text)))
     return f"{text[:middle]}<br>{text[middle + 1 :]}"
 
 
-TOOLBAR = 40  # pixels above the cells for the buttons that appear there
+TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
 
 
-# A figure is made in one piece where it is drawn often: plotly takes longer for each later change than for all of it.
+# Frequently drawn figures are constructed in one call: every later update takes plotly longer than
+# the construction.
 
 
 def framed(figure: go.Figure, top: int = 0) -> go.Figure:
-    """Give a figure its margins; ``top`` are pixels above it where it needs other than the usual ones."""
-    cells = any(isinstance(trace, go.Heatmap) for trace in figure.data)
-    top = top or (TOOLBAR if cells else 30)
+    """Set the margins of a figure; ``top`` in pixels replaces the default top margin."""
+    has_heat_map = any(isinstance(trace, go.Heatmap) for trace in figure.data)
+    top = top or (TOOLBAR_HEIGHT_PX if has_heat_map else 30)
     figure.layout.margin = {"l": 10, "r": 10, "t": top, "b": 10}
     return figure
 
 
-LETTER, LINE = 6.5, 16.0  # pixels of a text beside a mark
+CHAR_WIDTH_PX, LINE_HEIGHT_PX = 6.5, 16.0
 
 
 def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str], across: float = math.inf) -> list[str]:
-    """Where the text of every mark stands so that none covers another text or a mark; empty where it has no room.
+    """Return plotly text positions for marker labels without overlaps; empty if a label does not fit.
 
-    ``x`` and ``y`` are pixels to the right and up, ``across`` those that there are; earlier marks choose first.
+    ``x`` and ``y`` are marker positions in pixels, to the right and up, and ``across`` is the width
+    of the plot.  Labels are placed greedily in the order of the markers.
 
     >>> label_places([100.0, 104.0, 300.0], [50.0, 52.0, 50.0], ["first", "second", "third"])
     ['bottom center', 'top center', 'top center']
     >>> label_places([100.0, 290.0, 200.0], [50.0, 50.0, 50.0], ["first", "second<br>line", "wide" * 30], 300.0)
     ['top center', 'middle left', '']
     """
-    taken = [(a - LINE / 2, b - LINE / 2, a + LINE / 2, b + LINE / 2) for a, b in zip(x, y, strict=True)]
-    marks, found = list(taken), []
+    occupied = [
+        (a - LINE_HEIGHT_PX / 2, b - LINE_HEIGHT_PX / 2, a + LINE_HEIGHT_PX / 2, b + LINE_HEIGHT_PX / 2)
+        for a, b in zip(x, y, strict=True)
+    ]
+    mark_boxes, positions = list(occupied), []
     for number, (a, b, text) in enumerate(zip(x, y, texts, strict=True)):
         lines = text.split("<br>")
-        wide, tall = LETTER * max(len(html.unescape(line)) for line in lines), LINE * len(lines)
+        width, height = CHAR_WIDTH_PX * max(len(html.unescape(line)) for line in lines), LINE_HEIGHT_PX * len(lines)
         boxes = {
-            "top center": (a - wide / 2, b + LINE / 2, a + wide / 2, b + LINE / 2 + tall),
-            "bottom center": (a - wide / 2, b - LINE / 2 - tall, a + wide / 2, b - LINE / 2),
-            "middle right": (a + LINE / 2, b - tall / 2, a + LINE / 2 + wide, b + tall / 2),
-            "middle left": (a - LINE / 2 - wide, b - tall / 2, a - LINE / 2, b + tall / 2),
+            "top center": (a - width / 2, b + LINE_HEIGHT_PX / 2, a + width / 2, b + LINE_HEIGHT_PX / 2 + height),
+            "bottom center": (a - width / 2, b - LINE_HEIGHT_PX / 2 - height, a + width / 2, b - LINE_HEIGHT_PX / 2),
+            "middle right": (a + LINE_HEIGHT_PX / 2, b - height / 2, a + LINE_HEIGHT_PX / 2 + width, b + height / 2),
+            "middle left": (a - LINE_HEIGHT_PX / 2 - width, b - height / 2, a - LINE_HEIGHT_PX / 2, b + height / 2),
         }
-        inside = {name: box for name, box in boxes.items() if not across < math.inf or 0 <= box[0] < box[2] <= across}
-        others = [box for box in taken if box is not marks[number]]
-        free = (name for name, box in inside.items() if not any(_overlap(box, other) for other in others))
-        found.append(next(free, ""))
-        if found[-1]:
-            taken.append(boxes[found[-1]])
-    return found
+        within_axes = {
+            name: box for name, box in boxes.items() if not across < math.inf or 0 <= box[0] < box[2] <= across
+        }
+        others = [box for box in occupied if box is not mark_boxes[number]]
+        free = (name for name, box in within_axes.items() if not any(_overlap(box, other) for other in others))
+        positions.append(next(free, ""))
+        if positions[-1]:
+            occupied.append(boxes[positions[-1]])
+    return positions
 
 
-def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+def _overlap(first: tuple[float, float, float, float], second: tuple[float, float, float, float]) -> bool:
+    return first[0] < second[2] and second[0] < first[2] and first[1] < second[3] and second[1] < first[3]
 
 
 def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = "") -> go.Figure:
-    texts = fitting(labels, 2 * ONE_LINE)
+    texts = fitting(labels, 2 * MAX_LINE_CHARS)
     bar = {
         "type": "bar",
         "x": list(sizes),
@@ -143,12 +149,12 @@ def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, t
         "marker": {"color": BLUE},
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    broken = [wrapped(text) for text in texts]
+    tick_texts = [wrapped(text) for text in texts]
     layout = {
-        "height": 90 + (22 if broken == texts else 32) * len(texts),
+        "height": 90 + (22 if tick_texts == texts else 32) * len(texts),
         "bargap": 0.3,
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True}
-        | ({} if broken == texts else {"tickvals": texts, "ticktext": broken}),
+        | ({} if tick_texts == texts else {"tickvals": texts, "ticktext": tick_texts}),
         "xaxis": {"title": {"text": axis}} | ({"tickformat": tickformat} if tickformat else {}),
     }
     return framed(go.Figure([bar], layout))
@@ -156,7 +162,7 @@ def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, t
 
 def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool) -> go.Figure:
     texts = fitting(labels)
-    drawn = {
+    trace = {
         "type": "scatter",
         "x": texts,
         "y": values,
@@ -165,18 +171,18 @@ def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, 
         "line": {"color": BLUE},
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    across, up = axes
+    x_title, y_title = axes
     layout = {
-        "xaxis": {"type": "category", "title": {"text": fitting([across])[0]}, "nticks": 20},
-        "yaxis": {"title": {"text": up}, "rangemode": "tozero"},
+        "xaxis": {"type": "category", "title": {"text": fitting([x_title])[0]}, "nticks": 20},
+        "yaxis": {"title": {"text": y_title}, "rangemode": "tozero"},
     }
-    return framed(go.Figure([drawn], layout))
+    return framed(go.Figure([trace], layout))
 
 
 def heat_map(
     grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str, **looks: Any
 ) -> go.Figure:
-    """Draw a grid with its labels and titles down and across; ``looks`` are properties of the cells in plotly."""
+    """Return a heat map; ``labels`` and ``axes`` are for rows and columns, ``looks`` trace properties."""
     rows, columns = (fitting(side) for side in labels)
     heat = {
         "type": "heatmap",
@@ -188,12 +194,12 @@ def heat_map(
         "hoverongaps": False,
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    across, down = {"text": fitting([axes[1]])[0]}, {"text": wrapped(fitting([axes[0]])[0])}
-    both = {"type": "category", "automargin": True}
+    x_title, y_title = {"text": fitting([axes[1]])[0]}, {"text": wrapped(fitting([axes[0]])[0])}
+    category_axis = {"type": "category", "automargin": True}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
-        "xaxis": {"title": across, "nticks": 10} | both,
-        "yaxis": {"title": down, "nticks": 10, "autorange": "reversed"} | both,
+        "xaxis": {"title": x_title, "nticks": 10} | category_axis,
+        "yaxis": {"title": y_title, "nticks": 10, "autorange": "reversed"} | category_axis,
     }
     return framed(go.Figure([heat | looks], layout))
 
@@ -209,7 +215,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """Colour and marks of one mechanism with its options, in plotly's words."""
+    """Plotly style of one mechanism with its options."""
 
     color: str
     dash: str
@@ -227,22 +233,22 @@ def mechanism_name(label: str) -> str:
 
 
 def mechanism_look(label: str) -> Look:
-    """Return the look of a label of a comparison; a mechanism has the same colour whatever its options.
+    """Return the style of a label in a comparison; the color depends only on the mechanism name.
 
     >>> mechanism_look("querysmasher").color == mechanism_look("querysmasher (centers=tuned)").color
     True
     >>> mechanism_look("querysmasher").dash == mechanism_look("querysmasher (centers=tuned)").dash
     False
     """
-    names = [m.name for m in known.MECHANISMS]
+    names = [m.name for m in registry.MECHANISMS]
     name = mechanism_name(label)
-    place = names.index(name) if name in names else len(names)
+    position = names.index(name) if name in names else len(names)
     siblings = [other for other in variants() if mechanism_name(other) == name]
-    within = siblings.index(label) if label in siblings else len(siblings)
-    turn = place // len(COLORS) * 2 + within
+    variant = siblings.index(label) if label in siblings else len(siblings)
+    style_number = position // len(COLORS) * 2 + variant
     return Look(
-        color=COLORS[place % len(COLORS)],
-        dash=DASHES[turn % len(DASHES)],
-        pattern=PATTERNS[turn % len(PATTERNS)],
-        symbol=SYMBOLS[(place + within) % len(SYMBOLS)],
+        color=COLORS[position % len(COLORS)],
+        dash=DASHES[style_number % len(DASHES)],
+        pattern=PATTERNS[style_number % len(PATTERNS)],
+        symbol=SYMBOLS[(position + variant) % len(SYMBOLS)],
     )

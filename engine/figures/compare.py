@@ -1,8 +1,8 @@
-"""Figures of comparisons of mechanisms and of publication methods.
+"""Figures of comparisons of mechanisms, plans and publication methods.
 
-Pictures of a comparison: the ranking against the bound, all distributions together, and A against B.
-
-A picture of ways to publish, side by side at several budgets.
+Mechanisms: ranking against the lower bound, planning time, error by group, error at other budgets,
+and distributions of standard errors.  Plans: ratios of standard errors of two plans.  Publication
+methods: simulated error at several budgets.
 """
 
 from __future__ import annotations
@@ -39,33 +39,38 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
-WIDE = 20.0  # largest over smallest, from which an axis is logarithmic
-WIDTH = 290  # pixels between the axes of a picture on a narrow screen, or beside another one, at least
-MARKS = 12  # marks on one distribution
-# blue, pale, vermilion: better, the same, worse; told apart with every common colour vision
+LOG_AXIS_RATIO = 20.0  # an axis is logarithmic if the maximum exceeds this multiple of the minimum
+MIN_PLOT_WIDTH_PX = 290  # smallest width of a plot area on a narrow screen
+MARKERS_PER_LINE = 12
+# Blue, pale, vermilion: better, equal, worse; distinguishable with common color vision deficiencies.
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
-EVEN = 1e-4  # share of the error up to which mechanisms are told to be equally exact
-FAR, VERY_FAR = 2.0, 5.0  # times the bound, up to which mechanisms are drawn, or named
-COLUMNS_SHOWN = 30  # groups of a map
-SAME = 1e-6
-UNITS = {"rmse": "RMSE", "max_std": "largest standard error", "gap": "over the bound", "peak_mb": "peak memory (MB)"}
+EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally exact
+MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0  # multiples of the bound
+MAX_MAP_GROUPS = 30
+TIE_TOLERANCE = 1e-6
+COLUMN_TITLES = {
+    "rmse": "RMSE",
+    "max_std": "largest standard error",
+    "gap": "over the bound",
+    "peak_mb": "peak memory (MB)",
+}
 
 
 def ranked(found: Comparison) -> pd.DataFrame:
-    """Return the mechanisms that have a result, best first, with the columns of `compare` in words."""
-    done = found.frame[found.frame["status"] == "ok"]
-    return done.drop(columns="status").rename(columns=UNITS).reset_index(drop=True)
+    """Return the mechanisms with a result, best first, with the columns of `compare` renamed for display."""
+    successful = found.frame[found.frame["status"] == "ok"]
+    return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
 
 
 def refused(found: Comparison) -> pd.DataFrame:
-    """Return the mechanisms without a result, each with its reason."""
-    left = found.frame[found.frame["status"] != "ok"]
-    named = left.assign(mechanism=[title_of(str(label)) for label in left["mechanism"]])
-    return named[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
+    """Return the mechanisms without a result and the reasons."""
+    failed = found.frame[found.frame["status"] != "ok"]
+    titled = failed.assign(mechanism=[title_of(str(label)) for label in failed["mechanism"]])
+    return titled[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
 
 
 def costs(found: Comparison) -> dict[str, str]:
-    """Return the mechanisms that have a result, best first, each with its error and what planning it took in words."""
+    """Return a text with error, planning time and memory for every mechanism with a result, best first."""
     return {
         str(row["mechanism"]): f"{amount(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
         for _, row in found.frame[found.frame["status"] == "ok"].iterrows()
@@ -73,7 +78,7 @@ def costs(found: Comparison) -> dict[str, str]:
 
 
 def gap_words(gap: float) -> str:
-    """Return how far above the proven bound a plan is, in words.
+    """Return the relative excess over the lower bound as text.
 
     >>> gap_words(0.0), gap_words(0.0312), gap_words(7.1), gap_words(math.nan)
     ('at the bound', '3.1% over the bound', '8.10 times the bound', 'no bound known')
@@ -88,10 +93,18 @@ def gap_words(gap: float) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Standing:
-    """Mechanisms of a comparison by their error over the bound, or over the best of them where no bound is known.
+class _RelativeErrors:
+    """Errors of the mechanisms of a comparison, relative to the bound, or to the best mechanism.
 
-    `near` are those that a picture from 1 on can show, best first; `far` are the others.
+    The best mechanism is the reference if there is no bound above 0.
+
+    Attributes
+    ----------
+    near : labels of the mechanisms that are drawn, best first.
+    far : labels of the mechanisms whose errors are too large to be drawn.
+    over : maps a label to its error relative to the reference.
+    sizes : maps a label to its error in counts.
+    axis : axis title of relative errors.
     """
 
     near: tuple[str, ...]
@@ -105,30 +118,35 @@ class _Standing:
         return max([1.1, *(1.02 * self.over[label] for label in self.near)])
 
     def folded(self) -> str:
-        """What the far ones are, in words."""
-        large = [label for label in self.far if self.over[label] > VERY_FAR]
-        some = [title_of(label) for label in self.far if label not in large]
-        words = [f"Over {FAR:g} times: {', '.join(some)}."] if some else []
-        return " ".join([*words, f"Over {VERY_FAR:g} times: {len(large)}."] if large else words)
+        """Return sentences about the mechanisms that are not drawn."""
+        large = [label for label in self.far if self.over[label] > MAX_NAMED_RATIO]
+        titles = [title_of(label) for label in self.far if label not in large]
+        sentences = [f"Over {MAX_DRAWN_RATIO:g} times: {', '.join(titles)}."] if titles else []
+        return " ".join([*sentences, f"Over {MAX_NAMED_RATIO:g} times: {len(large)}."] if large else sentences)
 
 
-def _standing(found: Comparison) -> _Standing:
-    done = found.frame[found.frame["status"] == "ok"]
-    labels = [str(label) for label in done["mechanism"]]
-    gaps = dict(zip(labels, map(float, done["gap"]), strict=True))
-    plain = dict(zip(labels, map(float, done["rmse"]), strict=True))
-    # a bound is on the weighted RMSE, which is what is told where weights make it another number
-    sizes = {label: found.bound * (1.0 + gaps[label]) for label in labels} if found.bound > 0 else plain
-    if all(not sizes[one] < math.inf or abs(sizes[one] / plain[one] - 1.0) < 1e-6 for one in labels):
-        sizes = plain
-    least = min(sizes.values(), default=1.0)
-    over = {label: 1.0 + gaps[label] if found.bound > 0 else sizes[label] / least for label in labels}
+def _relative_errors(found: Comparison) -> _RelativeErrors:
+    successful = found.frame[found.frame["status"] == "ok"]
+    labels = [str(label) for label in successful["mechanism"]]
+    gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
+    rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
+    # The bound is on the weighted RMSE; the plain RMSE is shown if the two agree.
+    sizes = {label: found.bound * (1.0 + gaps[label]) for label in labels} if found.bound > 0 else rmses
+    if all(
+        not sizes[mechanism] < math.inf or abs(sizes[mechanism] / rmses[mechanism] - 1.0) < 1e-6 for mechanism in labels
+    ):
+        sizes = rmses
+    smallest = min(sizes.values(), default=1.0)
+    over = {label: 1.0 + gaps[label] if found.bound > 0 else sizes[label] / smallest for label in labels}
     order = sorted(labels, key=over.__getitem__)
-    most = max(FAR, VERY_FAR * min(over.values(), default=1.0) if min(over.values(), default=1.0) > FAR else 0.0)
+    limit = max(
+        MAX_DRAWN_RATIO,
+        MAX_NAMED_RATIO * min(over.values(), default=1.0) if min(over.values(), default=1.0) > MAX_DRAWN_RATIO else 0.0,
+    )
     axis = "times the bound" if found.bound > 0 else "times the best of these"
-    return _Standing(
-        near=tuple(label for label in order if over[label] <= most),
-        far=tuple(label for label in order if not over[label] <= most),
+    return _RelativeErrors(
+        near=tuple(label for label in order if over[label] <= limit),
+        far=tuple(label for label in order if not over[label] <= limit),
         over=over,
         sizes=sizes,
         axis=axis,
@@ -136,137 +154,145 @@ def _standing(found: Comparison) -> _Standing:
 
 
 def ranking_picture(found: Comparison) -> Picture:
-    """Error of every mechanism over the bound that no matrix mechanism can go below, as dots from 1 on, best first."""
-    table, standing = ranked(found), _standing(found)
-    drawn: list[dict[str, Any]] = []
+    """Return a dot plot of errors relative to the lower bound for matrix mechanisms, best first."""
+    table, relative = ranked(found), _relative_errors(found)
+    traces: list[dict[str, Any]] = []
     rows: dict[str, str] = {}
     gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
-    for label in standing.near:
-        seen, text = mechanism_look(label), fitting([title_of(label)])[0]
-        words = f"{amount(standing.sizes[label])} counts, {gap_words(float(gaps[label]))}"
-        rows[text] = f"{wrapped(text)}<br>{words.replace(' over the bound', ' over')}"  # the axis says of what
-        way = {"x": [1.0, standing.over[label]], "y": [text] * 2, "mode": "lines", "line": {"color": GREY, "width": 2}}
+    for label in relative.near:
+        style, text = mechanism_look(label), fitting([title_of(label)])[0]
+        error_text = f"{amount(relative.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+        rows[text] = f"{wrapped(text)}<br>{error_text.replace(' over the bound', ' over')}"
+        stem = {"x": [1.0, relative.over[label]], "y": [text] * 2, "mode": "lines", "line": {"color": GREY, "width": 2}}
         mark = {
-            "x": [standing.over[label]],
+            "x": [relative.over[label]],
             "y": [text],
             "mode": "markers",
-            "marker": {"color": seen.color, "symbol": seen.symbol, "size": 13},
-            "hovertemplate": f"{text}<br>{words}<extra></extra>",
+            "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
+            "hovertemplate": f"{text}<br>{error_text}<extra></extra>",
             "meta": label,
         }
-        drawn += [{"type": "scatter", "hoverinfo": "skip"} | way, {"type": "scatter"} | mark]
-    width = standing.reach - 1.0
+        traces += [{"type": "scatter", "hoverinfo": "skip"} | stem, {"type": "scatter"} | mark]
+    width = relative.reach - 1.0
     bound = {"type": "line", "x0": 1.0, "x1": 1.0, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"}
-    # numbers stand below names, where no screen is too narrow for them
+    # Numbers are printed below the names, which also fits narrow screens.
     ticks = {"tickvals": list(rows), "ticktext": list(rows.values())}
     layout = {
         "shapes": [bound | {"line": {"color": GREY, "dash": "dash", "width": 3}}],
         "xaxis": {
-            "title": {"text": standing.axis},
-            "range": [1.0 - 0.05 * width, standing.reach + 0.05 * width],
+            "title": {"text": relative.axis},
+            "range": [1.0 - 0.05 * width, relative.reach + 0.05 * width],
         },
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True} | ticks,
-        "height": 110 + 50 * len(standing.near),
+        "height": 110 + 50 * len(relative.near),
         "showlegend": False,
     }
-    best = min(standing.sizes, key=lambda label: standing.over[label])
+    best = min(relative.sizes, key=lambda label: relative.over[label])
     claim = f", {gap_words(float(gaps[best]))}" if found.bound > 0 else ""
-    even = [label for label in standing.sizes if standing.over[label] <= standing.over[best] * (1.0 + EVEN)]
+    tied = [
+        label for label in relative.sizes if relative.over[label] <= relative.over[best] * (1.0 + EQUAL_ERROR_TOLERANCE)
+    ]
     number = how_many(len(table), "mechanism")
-    who = f"{title_of(best)} is the most exact of {number}"
-    if len(even) > 1:
-        who = (
-            f"{len(even):,} of {number} are the most exact"
-            if len(even) < len(table)
+    headline = f"{title_of(best)} is the most exact of {number}"
+    if len(tied) > 1:
+        headline = (
+            f"{len(tied):,} of {number} are the most exact"
+            if len(tied) < len(table)
             else f"All {number} are equally exact"
         )
     return Picture(
         title="Who answers these queries best",
-        figure=framed(go.Figure(drawn, layout)),
+        figure=framed(go.Figure(traces, layout)),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
-        alt=f"{who} with {amount(standing.sizes[best])} counts{claim}.",
-        note=" ".join(filter(None, [standing.folded(), found.statement])),
+        alt=f"{headline} with {amount(relative.sizes[best])} counts{claim}.",
+        note=" ".join(filter(None, [relative.folded(), found.statement])),
     )
 
 
 def effort_picture(found: Comparison) -> Picture:
-    """Error over the bound against the seconds that planning took, one mark a mechanism."""
-    table, standing = ranked(found).set_index("mechanism"), _standing(found)
-    height = max(300, 110 + 50 * len(standing.near))
-    room, times = 0.15 * (standing.reach - 1.0), [math.log10(float(table["seconds"][label])) for label in standing.near]
-    ends = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
-    texts = [wrapped(fitting([title_of(label)])[0]) for label in standing.near]
-    places = label_places(
-        [(time - ends[0]) / (ends[1] - ends[0]) * WIDTH for time in times],
-        [(standing.over[label] - 1.0 + room) / (standing.reach - 1.0 + 2.0 * room) * height for label in standing.near],
-        texts,
-        across=WIDTH,
+    """Return a scatter plot of relative error against planning time, one marker per mechanism."""
+    table, relative = ranked(found).set_index("mechanism"), _relative_errors(found)
+    height = max(300, 110 + 50 * len(relative.near))
+    margin, times = (
+        0.15 * (relative.reach - 1.0),
+        [math.log10(float(table["seconds"][label])) for label in relative.near],
     )
-    drawn = []
-    for label, text, place in zip(standing.near, texts, places, strict=True):
-        seen, seconds = mechanism_look(label), float(table["seconds"][label])
+    x_range = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
+    texts = [wrapped(fitting([title_of(label)])[0]) for label in relative.near]
+    text_positions = label_places(
+        [(time - x_range[0]) / (x_range[1] - x_range[0]) * MIN_PLOT_WIDTH_PX for time in times],
+        [
+            (relative.over[label] - 1.0 + margin) / (relative.reach - 1.0 + 2.0 * margin) * height
+            for label in relative.near
+        ],
+        texts,
+        across=MIN_PLOT_WIDTH_PX,
+    )
+    traces = []
+    for label, text, text_position in zip(relative.near, texts, text_positions, strict=True):
+        style, seconds = mechanism_look(label), float(table["seconds"][label])
         mark = {
             "type": "scatter",
             "x": [seconds],
-            "y": [standing.over[label]],
-            "mode": "markers+text" if place else "markers",
+            "y": [relative.over[label]],
+            "mode": "markers+text" if text_position else "markers",
             "text": text,
             "name": text,
-            "showlegend": not place,  # what has no room beside its mark is named below
-            "textposition": place or "top center",
+            "showlegend": not text_position,  # a label that does not fit goes into the legend
+            "textposition": text_position or "top center",
             "cliponaxis": False,
-            "marker": {"color": seen.color, "symbol": seen.symbol, "size": 13},
+            "marker": {"color": style.color, "symbol": style.symbol, "size": 13},
             "hovertemplate": f"{text}<br>%{{y:.4g}} times after %{{x:.3g}} s<extra></extra>",
         }
-        drawn.append(mark)
-    up = {"title": {"text": standing.axis}, "range": [1.0 - room, standing.reach + room], "automargin": True}
+        traces.append(mark)
+    y_axis = {"title": {"text": relative.axis}, "range": [1.0 - margin, relative.reach + margin], "automargin": True}
     layout = {
-        "xaxis": {"title": {"text": "seconds to plan"}, "type": "log", "range": ends},
-        "yaxis": up,
+        "xaxis": {"title": {"text": "seconds to plan"}, "type": "log", "range": x_range},
+        "yaxis": y_axis,
         "height": height,
-        "showlegend": not all(places),
+        "showlegend": not all(text_positions),
         "legend": {"orientation": "h", "y": -0.3},
     }
-    quick = min(standing.near, key=lambda label: float(table["seconds"][label]), default="")
-    rows = [(title_of(label), float(table["seconds"][label]), standing.over[label]) for label in table.index]
+    fastest = min(relative.near, key=lambda label: float(table["seconds"][label]), default="")
+    rows = [(title_of(label), float(table["seconds"][label]), relative.over[label]) for label in table.index]
     return Picture(
         title="What exactness costs in time",
-        figure=framed(go.Figure(drawn, layout)),
-        table=pd.DataFrame(rows, columns=["mechanism", "seconds", standing.axis]),
-        alt=f"{title_of(quick)} is the quickest of those drawn." if quick else "None is near enough to be drawn.",
-        note="Further down is more exact, further left is quicker. " + standing.folded(),
+        figure=framed(go.Figure(traces, layout)),
+        table=pd.DataFrame(rows, columns=["mechanism", "seconds", relative.axis]),
+        alt=f"{title_of(fastest)} is the quickest of those drawn." if fastest else "None is near enough to be drawn.",
+        note="Further down is more exact, further left is quicker. " + relative.folded(),
     )
 
 
 def where_picture(found: Comparison, workload: Workload) -> Picture:
-    """RMSE of every group under every mechanism over the best of them: who loses where."""
-    standing = _standing(found)
-    labels = [label for label in (*standing.near, *standing.far) if label in found.groups]
-    drawn = max(1, sum(label in standing.near for label in labels))
+    """Return a heat map of the RMSE of each group, relative to the best mechanism for the group."""
+    relative = _relative_errors(found)
+    labels = [label for label in (*relative.near, *relative.far) if label in found.groups]
+    n_drawn = max(1, sum(label in relative.near for label in labels))
     errors = np.array([found.groups[label] for label in labels])
     with np.errstate(invalid="ignore", divide="ignore"):
-        losing = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
-    worst = np.minimum(np.nan_to_num(losing[:drawn], nan=VERY_FAR), VERY_FAR).max(axis=0)
-    telling = np.argsort(-worst, kind="stable")[:COLUMNS_SHOWN]
+        loss_ratios = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
+    worst = np.minimum(np.nan_to_num(loss_ratios[:n_drawn], nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO).max(axis=0)
+    shown_groups = np.argsort(-worst, kind="stable")[:MAX_MAP_GROUPS]
     names = [f"{g}: {set_name(workload.groups[g].attributes)}" for g in range(len(workload.groups))]
     titles = [title_of(label) for label in labels]
-    shown = losing[:drawn, telling]
+    shown = loss_ratios[:n_drawn, shown_groups]
     figure = heat_map(
-        np.minimum(shown, FAR),
-        (titles[:drawn], [names[g] for g in telling]),
+        np.minimum(shown, MAX_DRAWN_RATIO),
+        (titles[:n_drawn], [names[g] for g in shown_groups]),
         ("", "group"),
         "%{y}<br>%{x}<br>%{customdata:.3g} times the best here",
         "times<br>the best",
     )
-    figure.update_traces(zmin=1.0, zmax=max(1.1, min(FAR, float(np.nanmax(shown)))), customdata=shown)
-    if len(telling) <= 12:
+    figure.update_traces(zmin=1.0, zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))), customdata=shown)
+    if len(shown_groups) <= 12:
         figure.update_traces(text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}")
-    rows = fitting(titles[:drawn])
+    rows = fitting(titles[:n_drawn])
     figure.update_yaxes(tickvals=rows, ticktext=[wrapped(row) for row in rows])
-    figure.update_layout(height=min(620, 190 + 34 * drawn))
-    table = pd.DataFrame({"group": names} | {title: losing[k] for k, title in enumerate(titles)})
-    wins = np.isclose(losing, 1.0, rtol=SAME).sum(axis=1)
-    more = f" The {COLUMNS_SHOWN} groups where they differ most are drawn." if len(names) > COLUMNS_SHOWN else ""
+    figure.update_layout(height=min(620, 190 + 34 * n_drawn))
+    table = pd.DataFrame({"group": names} | {title: loss_ratios[k] for k, title in enumerate(titles)})
+    wins = np.isclose(loss_ratios, 1.0, rtol=TIE_TOLERANCE).sum(axis=1)
+    more = f" The {MAX_MAP_GROUPS} groups where they differ most are drawn." if len(names) > MAX_MAP_GROUPS else ""
     return Picture(
         title="Who loses where: error of each group over its best mechanism here",
         figure=figure,
@@ -274,34 +300,34 @@ def where_picture(found: Comparison, workload: Workload) -> Picture:
         alt="Groups for which no other is more exact: "
         + ", ".join(f"{title} {number(int(k))}" for title, k in zip(titles, wins, strict=True))
         + f", of {number(len(names))}.",
-        note=f"Brighter is worse; {FAR:g} stands for all that is more.{more} {standing.folded()}",
+        note=f"Brighter is worse; {MAX_DRAWN_RATIO:g} stands for all that is more.{more} {relative.folded()}",
     )
 
 
 def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost) -> Picture:
-    """Error of every mechanism at other budgets, in the words of ``say``, one line each, in counts.
+    """Return the errors of all mechanisms at other budgets, in counts, one line per mechanism.
 
-    Every dot has as its data the words, the label of the mechanism, and the pcost.
+    ``say`` formats a budget.  The custom data of a marker is (budget text, mechanism label, pcost).
     """
-    standing = _standing(found)
+    relative = _relative_errors(found)
     pcosts = [float(pcost) for pcost in budget.pcost * np.logspace(-1.0, 1.0, 9)]
-    words = [say(budget.at(pcost)) for pcost in pcosts]
+    budget_texts = [say(budget.at(pcost)) for pcost in pcosts]
     pure = "" if budget.pure_epsilon is None else ", which is twice the epsilon,"
-    figure, table = go.Figure(), {"budget": words, "pcost": pcosts}
-    for label in standing.near:
-        seen, text = mechanism_look(label), fitting([title_of(label)])[0]
-        table[title_of(label)] = standing.sizes[label] * np.sqrt(budget.pcost / np.array(pcosts))
+    figure, table = go.Figure(), {"budget": budget_texts, "pcost": pcosts}
+    for label in relative.near:
+        style, text = mechanism_look(label), fitting([title_of(label)])[0]
+        table[title_of(label)] = relative.sizes[label] * np.sqrt(budget.pcost / np.array(pcosts))
         figure.add_scatter(
             x=pcosts,
             y=table[title_of(label)],
             mode="lines+markers",
             name=text,
-            line={"color": seen.color, "dash": seen.dash},
-            marker={"color": seen.color, "symbol": seen.symbol, "size": 9},
-            customdata=[(word, label, pcost) for word, pcost in zip(words, pcosts, strict=True)],
+            line={"color": style.color, "dash": style.dash},
+            marker={"color": style.color, "symbol": style.symbol, "size": 9},
+            customdata=[(budget_text, label, pcost) for budget_text, pcost in zip(budget_texts, pcosts, strict=True)],
             hovertemplate=f"{text}<br>%{{customdata[0]}}: %{{y:.4g}} counts<extra></extra>",
         )
-    figure.update_xaxes(title="budget", type="log", tickvals=pcosts[::2], ticktext=words[::2])
+    figure.update_xaxes(title="budget", type="log", tickvals=pcosts[::2], ticktext=budget_texts[::2])
     figure.update_yaxes(title="typical error (counts)", type="log")
     figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
     return Picture(
@@ -315,27 +341,27 @@ def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], s
 
 
 def spreads_picture(spreads: Mapping[str, Spread]) -> Picture:
-    """Share of all queries with a standard error at or below each size, one line a mechanism on one axis."""
-    found = {label: one.thinned() for label, one in spreads.items()}
+    """Return the cumulative distributions of standard errors, one line per mechanism."""
+    distributions = {label: distribution.thinned() for label, distribution in spreads.items()}
     figure = go.Figure()
-    for place, (label, one) in enumerate(found.items()):
-        seen, finite = mechanism_look(label), one.errors[np.isfinite(one.errors)]
+    for position, (label, distribution) in enumerate(distributions.items()):
+        style, finite = mechanism_look(label), distribution.errors[np.isfinite(distribution.errors)]
         text = fitting([title_of(label)])[0]
-        style = {"color": seen.color, "dash": seen.dash, "width": 2.5, "shape": "hv"}
+        line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
-            x=finite.astype(np.float32),  # finer than a screen, at half the bytes
-            y=one.shares[: len(finite)].astype(np.float32),
+            x=finite.astype(np.float32),  # single precision suffices for drawing and halves the size
+            y=distribution.shares[: len(finite)].astype(np.float32),
             mode="lines",
-            line=style,
+            line=line_style,
             legendgroup=label,
             showlegend=False,
             hovertemplate=f"{text}: %{{y:.1%}} of the queries<br>have %{{x:.4g}} counts or less<extra></extra>",
         )
-        # marks of different mechanisms stand at different shares, so that they do not cover each other
-        heights = [(k + (place + 0.5) / len(found)) / MARKS for k in range(MARKS)]
-        mark = {"color": seen.color, "symbol": seen.symbol, "size": 9}
+        # Markers of different mechanisms have different heights, so that they do not overlap.
+        heights = [(k + (position + 0.5) / len(distributions)) / MARKERS_PER_LINE for k in range(MARKERS_PER_LINE)]
+        mark = {"color": style.color, "symbol": style.symbol, "size": 9}
         figure.add_scatter(
-            x=[one.quantile(height) for height in heights],
+            x=[distribution.quantile(height) for height in heights],
             y=heights,
             mode="markers",
             marker=mark,
@@ -343,47 +369,50 @@ def spreads_picture(spreads: Mapping[str, Spread]) -> Picture:
             showlegend=False,
             hoverinfo="skip",
         )
-        sample = {"x": [None], "y": [None], "mode": "lines+markers", "marker": mark}
-        figure.add_scatter(**sample, line=style, name=text, legendgroup=label)
-    finite = np.concatenate([one.errors[np.isfinite(one.errors)] for one in found.values()])
-    axes = spread_axes(wide=len(finite) > 0 and float(finite.max()) > WIDE * float(finite.min()) > 0)
+        legend_entry = {"x": [None], "y": [None], "mode": "lines+markers", "marker": mark}
+        figure.add_scatter(**legend_entry, line=line_style, name=text, legendgroup=label)
+    finite = np.concatenate(
+        [distribution.errors[np.isfinite(distribution.errors)] for distribution in distributions.values()]
+    )
+    axes = spread_axes(wide=len(finite) > 0 and float(finite.max()) > LOG_AXIS_RATIO * float(finite.min()) > 0)
     axes["xaxis"]["rangemode"] = "normal"
     figure.update_layout(axes, height=480, legend={"orientation": "h", "y": -0.22})
     table = pd.DataFrame({"share of queries": [f"{q:.0%}" for q in QUANTILES]})
-    for label, one in found.items():
-        table[title_of(label)] = [one.quantile(q) for q in QUANTILES]
-    middle = min(found, key=lambda label: found[label].quantile(0.5))
-    tail = min(found, key=lambda label: found[label].quantile(0.95))
+    for label, distribution in distributions.items():
+        table[title_of(label)] = [distribution.quantile(q) for q in QUANTILES]
+    best_median = min(distributions, key=lambda label: distributions[label].quantile(0.5))
+    best_tail = min(distributions, key=lambda label: distributions[label].quantile(0.95))
     return Picture(
         title="How standard errors spread over the queries",
         figure=framed(figure),
         table=table,
-        alt=f"Half of the queries are within {amount(found[middle].quantile(0.5))} counts under {title_of(middle)}, "
-        f"the smallest such number; 95% are within {amount(found[tail].quantile(0.95))} counts under {title_of(tail)}.",
-        note="A line further left is better. " + next(iter(found.values())).how,
+        alt=f"Half of the queries are within {amount(distributions[best_median].quantile(0.5))} counts under "
+        f"{title_of(best_median)}, the smallest such number; 95% are within "
+        f"{amount(distributions[best_tail].quantile(0.95))} counts under {title_of(best_tail)}.",
+        note="A line further left is better. " + next(iter(distributions.values())).how,
     )
 
 
 def ratio_picture(
     plans: Mapping[str, Plan], group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
 ) -> Picture:
-    """Standard errors of the first of two plans over those of the second, query by query of one group."""
-    (one, first), (other, second) = plans.items()
+    """Return the ratios of standard errors of two plans, first over second, for one group."""
+    (first_name, first), (second_name, second) = plans.items()
     check_same_queries(first, second)
     grid = error_grid(first.workload, group, across, fixed)
     errors = [grid.standard_errors(plan) for plan in (first, second)]
-    found = ratios(*errors)
-    figure = grid_figure(grid, found, f"{html.escape(one)} / {html.escape(other)}", "")
-    shown = found[grid.kept]
+    error_ratios = ratios(*errors)
+    figure = grid_figure(grid, error_ratios, f"{html.escape(first_name)} / {html.escape(second_name)}", "")
+    shown = error_ratios[grid.kept]
     if len(grid.axes) > 1:
-        reach = max(float(np.abs(np.log2(shown[(shown > 0) & np.isfinite(shown)])).max(initial=0.0)), 0.01)
-        ticks = [2.0 ** (reach * k / 2) for k in range(-2, 3)]
+        log_range = max(float(np.abs(np.log2(shown[(shown > 0) & np.isfinite(shown)])).max(initial=0.0)), 0.01)
+        ticks = [2.0 ** (log_range * k / 2) for k in range(-2, 3)]
         figure.update_traces(
-            z=np.log2(np.where(found > 0, found, np.nan)),
-            customdata=found,
+            z=np.log2(np.where(error_ratios > 0, error_ratios, np.nan)),
+            customdata=error_ratios,
             colorscale=DIVERGING,
-            zmin=-reach,
-            zmax=reach,
+            zmin=-log_range,
+            zmax=log_range,
             hovertemplate=f"{grid.hover}<br>ratio %{{customdata:.4g}}<extra></extra>",
             colorbar={
                 "title": {"text": "ratio of<br>errors"},
@@ -394,18 +423,22 @@ def ratio_picture(
     elif len(grid.axes) == 1:
         figure.add_hline(y=1.0, line={"color": GREY, "dash": "dash"})
     worse, better = float(np.mean(shown > 1.0 + 1e-6)), float(np.mean(shown < 1.0 - 1e-6))
-    columns = {f"standard error, {label}": e[grid.kept] for label, e in zip((one, other), errors, strict=True)}
+    columns = {
+        f"standard error, {label}": e[grid.kept] for label, e in zip((first_name, second_name), errors, strict=True)
+    }
     return Picture(
-        title=f"{one} against {other}: ratio of standard errors of {f'all {grid.what}' if grid.axes else grid.what}",
+        title=f"{first_name} against {second_name}: ratio of standard errors of "
+        f"{f'all {grid.what}' if grid.axes else grid.what}",
         figure=figure,
         table=pd.DataFrame(grid.columns() | columns | {"ratio": shown}),
-        alt=f"Of {shown.size:,} {grid.what}, {one} is less exact for {worse:.1%} and more exact for {better:.1%}; the "
-        f"ratio goes from {amount(float(shown.min()))} to {amount(float(shown.max()))}.",
-        note=f"Above 1, in vermilion on a map, {one} has the larger error; below 1, in blue, {other} has. {grid.note}",
+        alt=f"Of {shown.size:,} {grid.what}, {first_name} is less exact for {worse:.1%} and more exact for "
+        f"{better:.1%}; the ratio goes from {amount(float(shown.min()))} to {amount(float(shown.max()))}.",
+        note=f"Above 1, in vermilion on a map, {first_name} has the larger error; below 1, in blue, "
+        f"{second_name} has. {grid.note}",
     )
 
 
-OPEN = "-open"  # unbiased, in plotly's words for a mark that is not filled
+OPEN_MARKER = "-open"  # plotly suffix of an unfilled marker, used for unbiased methods
 
 
 def standing_picture(
@@ -415,47 +448,48 @@ def standing_picture(
     budget: Budget,
     say: Callable[[Budget], str] = in_pcost,
 ) -> Picture:
-    """Errors of ways to publish at several budgets, a line each; crosses where the order changes.
+    """Return the simulated errors of publication methods at several budgets, one line per method.
 
-    ``rows``, ``turns`` and ``words`` are those of a `PublishedComparison`.
+    Crosses mark the budgets where the order of two methods changes.  ``rows``, ``turns`` and
+    ``words`` are attributes of a `PublishedComparison`.
     """
-    done = rows[rows["status"] == "ok"]
-    pcosts = sorted(set(done["pcost"]))
-    said = {pcost: say(budget.at(pcost)) for pcost in pcosts}
-    figure, table, lines = go.Figure(), pd.DataFrame({"budget": [said[p] for p in pcosts]}), {}
-    for place, (way, own) in enumerate(done.groupby("way", sort=False)):
-        label, kind = str(own["label"].iloc[0]), str(own["kind"].iloc[0])
-        seen, text = mechanism_look(label), fitting([str(way)])[0]
-        color, symbol = (seen.color, seen.symbol) if label else (GREY, SYMBOLS[place % len(SYMBOLS)])
-        own = own.set_index("pcost").sort_index()
-        lines[way] = own["error"]
-        table[f"{way} ({kind})"] = [float(own["error"].get(p, np.nan)) for p in pcosts]
+    successful = rows[rows["status"] == "ok"]
+    pcosts = sorted(set(successful["pcost"]))
+    budget_texts = {pcost: say(budget.at(pcost)) for pcost in pcosts}
+    figure, table, lines = go.Figure(), pd.DataFrame({"budget": [budget_texts[p] for p in pcosts]}), {}
+    for position, (method, method_rows) in enumerate(successful.groupby("way", sort=False)):
+        label, kind = str(method_rows["label"].iloc[0]), str(method_rows["kind"].iloc[0])
+        style, text = mechanism_look(label), fitting([str(method)])[0]
+        color, symbol = (style.color, style.symbol) if label else (GREY, SYMBOLS[position % len(SYMBOLS)])
+        method_rows = method_rows.set_index("pcost").sort_index()
+        lines[method] = method_rows["error"]
+        table[f"{method} ({kind})"] = [float(method_rows["error"].get(p, np.nan)) for p in pcosts]
         figure.add_scatter(
-            x=list(own.index),
-            y=own["error"],
-            error_y={"type": "data", "array": own["spread"], "thickness": 1},
+            x=list(method_rows.index),
+            y=method_rows["error"],
+            error_y={"type": "data", "array": method_rows["spread"], "thickness": 1},
             mode="lines+markers",
             name=f"{text} ({kind})",
             line={"color": color, "dash": "solid" if label and kind != "unbiased" else "dot"},
-            marker={"color": color, "symbol": symbol + (OPEN if kind == "unbiased" else ""), "size": 9},
-            customdata=[said[p] for p in own.index],
+            marker={"color": color, "symbol": symbol + (OPEN_MARKER if kind == "unbiased" else ""), "size": 9},
+            customdata=[budget_texts[p] for p in method_rows.index],
             hovertemplate=f"{text} ({kind})<br>%{{customdata}}: %{{y:.2%}} of the counts<extra></extra>",
         )
     if len(turns):
-        at = [
+        crossing_errors = [
             np.exp(np.interp(np.log(t["pcost"]), np.log(lines[t["below"]].index), np.log(lines[t["below"]])))
             for _, t in turns.iterrows()
         ]
         figure.add_scatter(
             x=turns["pcost"],
-            y=at,
+            y=crossing_errors,
             mode="markers",
             name="the order changes",
             marker={"symbol": "x-thin", "size": 12, "line": {"width": 2, "color": "black"}},
             hovertext=[f"{t['below']} below, {t['above']} above" for _, t in turns.iterrows()],
             hoverinfo="text",
         )
-    figure.update_xaxes(title="budget", type="log", tickvals=pcosts, ticktext=[said[p] for p in pcosts])
+    figure.update_xaxes(title="budget", type="log", tickvals=pcosts, ticktext=[budget_texts[p] for p in pcosts])
     figure.update_yaxes(title="share of the counts that is missed", type="log", tickformat=".2%")
     figure.update_layout(height=440, legend={"orientation": "h", "y": -0.25})
     return Picture(

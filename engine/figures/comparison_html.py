@@ -1,4 +1,4 @@
-"""Comparison as one HTML file."""
+"""Comparison of mechanisms as a standalone HTML page."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ STYLE = (
 
 
 def comparison_page(found: Comparison, workload: Workload, budget: Budget) -> str:
-    """Return a comparison as an HTML page: what was asked, who answers best, what it takes, and who loses where.
+    """Return a comparison as an HTML page: request, ranking, planning time and errors by group.
 
-    Names of attributes are text in it, never HTML; no figure of it comes from records.
+    All names are HTML-escaped.  The page contains no numbers computed from records.
     """
     pieces = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Comparison of mechanisms</title>",

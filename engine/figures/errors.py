@@ -1,4 +1,4 @@
-"""Figures of standard errors."""
+"""Figures of standard errors: pairs of attributes, queries of a group, and distributions."""
 
 from __future__ import annotations
 
@@ -21,41 +21,45 @@ from engine.figures.base import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, h
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range, Workload
 
-MAP_SIDE = 60  # attributes of a map of pairs
+MAX_MAP_ATTRIBUTES = 60
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 
 
 def has_map(workload: Workload) -> bool:
-    """Return whether `pairs_picture` has something to show: several pairs of attributes, and not too many."""
+    """Return whether `pairs_picture` applies: pairs on at least 3 and at most 60 attributes."""
     names = {name for group in workload.groups if len(group.attributes) == 2 for name in group.attributes}
-    return 3 <= len(names) <= MAP_SIDE
+    return 3 <= len(names) <= MAX_MAP_ATTRIBUTES
 
 
 def pairs_picture(plan: Plan) -> Picture:
-    """Largest standard error, in counts, on pairs of attributes, and on the diagonal on each alone; worst first.
+    """Return a map of the largest standard errors on pairs of attributes, in counts, worst first.
 
-    Every cell with a group has its number as the data of a dot that is not seen: cells of heat maps can't be chosen.
+    The diagonal shows single attributes.  Each nonempty cell contains an invisible marker with the
+    group number as custom data, because plotly does not support the selection of heat map cells.
     """
-    told = group_table(plan)["largest standard error"].to_numpy()
+    errors = group_table(plan)["largest standard error"].to_numpy()
     worst: dict[frozenset[str], tuple[float, int]] = {}
-    for number, (group, error) in enumerate(zip(plan.workload.groups, told.tolist(), strict=True)):
+    for number, (group, error) in enumerate(zip(plan.workload.groups, errors.tolist(), strict=True)):
         if 1 <= len(group.attributes) <= 2:
             key = frozenset(group.attributes)
             worst[key] = max(worst.get(key, (-1.0, 0)), (error, number))
-    held = dict.fromkeys(name for key in worst if len(key) == 2 for name in plan.schema.names if name in key)
-    names = sorted(held, key=lambda name: -max(error for key, (error, _) in worst.items() if name in key))
-    found = [[worst.get(frozenset((one, other)), (math.nan, None)) for other in names] for one in names]
-    grid = np.array([[error for error, _ in row] for row in found])
+    paired_names = dict.fromkeys(name for key in worst if len(key) == 2 for name in plan.schema.names if name in key)
+    names = sorted(paired_names, key=lambda name: -max(error for key, (error, _) in worst.items() if name in key))
+    entries = [[worst.get(frozenset((first, second)), (math.nan, None)) for second in names] for first in names]
+    grid = np.array([[error for error, _ in row] for row in entries])
     figure = heat_map(grid, (names, names), ("", ""), "%{y} × %{x}<br>up to %{z:.4g} counts", "counts")
-    (across, down), cells = (figure.data[0].x, figure.data[0].y), [(i, j) for i, j in np.argwhere(~np.isnan(grid))]
+    (x_labels, y_labels), nonempty = (
+        (figure.data[0].x, figure.data[0].y),
+        [(i, j) for i, j in np.argwhere(~np.isnan(grid))],
+    )
     figure.add_scatter(
-        x=[across[j] for _, j in cells],
-        y=[down[i] for i, _ in cells],
+        x=[x_labels[j] for _, j in nonempty],
+        y=[y_labels[i] for i, _ in nonempty],
         mode="markers",
         marker={"size": 14, "symbol": "square", "opacity": 0.0},
         selected={"marker": {"opacity": 0.0}},
         unselected={"marker": {"opacity": 0.0}},
-        customdata=[(found[i][j][1], float(grid[i, j])) for i, j in cells],
+        customdata=[(entries[i][j][1], float(grid[i, j])) for i, j in nonempty],
         hovertemplate="%{y} × %{x}<br>up to %{customdata[1]:.4g} counts<extra></extra>",
         showlegend=False,
     )
@@ -73,7 +77,7 @@ def pairs_picture(plan: Plan) -> Picture:
 def error_picture(
     plan: Plan, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
 ) -> Picture:
-    """Standard errors of a group's queries, in counts; ``across`` and ``fixed`` as in `engine.figures.errors`."""
+    """Return the standard errors of the queries of a group, in counts; parameters as in `error_grid`."""
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
     shown = errors[grid.kept]
@@ -88,56 +92,56 @@ def error_picture(
 
 
 def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figure:
-    """Draw one number for every query of a grid: a bar, a line or a heat map; the unit may be empty.
+    """Return a bar, line chart or heat map with one value per query of a grid.
 
-    ``values`` has the grid's shape.
+    ``values`` has the shape of the grid; ``unit`` may be empty.
     """
-    what = f"{quantity} ({unit})" if unit else quantity
+    axis_title = f"{quantity} ({unit})" if unit else quantity
     if not grid.axes:
-        return bars([float(values)], ["all records"], what, f"%{{y}}: %{{x:.4g}} {unit}")
-    words = f"{quantity} %{{z:.4g}} {unit}".strip()
+        return bars([float(values)], ["all records"], axis_title, f"%{{y}}: %{{x:.4g}} {unit}")
+    hover_value = f"{quantity} %{{z:.4g}} {unit}".strip()
     if len(grid.axes) == 1:
-        hover = f"{grid.hover}<br>{words.replace('%{z', '%{y')}"
+        hover = f"{grid.hover}<br>{hover_value.replace('%{z', '%{y')}"
         connected = len(values) > 1 and grid.ordered
-        return line(values, grid.labels[0], (grid.axes[0], what), hover, connected=connected)
-    return heat_map(values, grid.labels, grid.axes, f"{grid.hover}<br>{words}", quantity.replace(" ", "<br>"))
+        return line(values, grid.labels[0], (grid.axes[0], axis_title), hover, connected=connected)
+    return heat_map(values, grid.labels, grid.axes, f"{grid.hover}<br>{hover_value}", quantity.replace(" ", "<br>"))
 
 
 def spread_picture(plan: Plan, tolerance: float) -> Picture:
-    """Share of all queries with a standard error at or below each size, and a line at a tolerance (counts)."""
-    found = spread(plan)
-    finite = found.errors[np.isfinite(found.errors)]
-    drawn = thinned(len(finite), MAX_POINTS // 10)
+    """Return the cumulative distribution of standard errors, with a line at a tolerance in counts."""
+    distribution = spread(plan)
+    finite = distribution.errors[np.isfinite(distribution.errors)]
+    indices = thinned(len(finite), MAX_POINTS // 10)
     shares = {
         "type": "scatter",
-        "x": finite[drawn],
-        "y": found.shares[drawn],
+        "x": finite[indices],
+        "y": distribution.shares[indices],
         "mode": "lines",
         "line": {"shape": "hv", "color": BLUE, "width": 2.5},
         "hovertemplate": "%{y:.1%} of the queries have a standard error<br>of %{x:.4g} counts or less<extra></extra>",
         "showlegend": False,
     }
-    wide = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
-    place = math.log10(tolerance) if wide else tolerance  # annotations on a logarithmic axis take the exponent
+    is_log = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
+    annotation_x = math.log10(tolerance) if is_log else tolerance  # plotly expects log10 on a logarithmic axis
     limit = {"type": "line", "x0": tolerance, "x1": tolerance, "y0": 0, "y1": 1, "yref": "paper"}
-    name = {"x": place, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    name = {"x": annotation_x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     layout = {
         "shapes": [limit | {"line": {"color": ORANGE, "dash": "dash"}}],
         "annotations": [name | {"text": f"tolerance {amount(tolerance)}"}],
     }
-    rows = [(f"{q:.0%}", found.quantile(q)) for q in QUANTILES]
+    rows = [(f"{q:.0%}", distribution.quantile(q)) for q in QUANTILES]
     return Picture(
         title="How many queries are good enough",
-        figure=framed(go.Figure([shares], layout | spread_axes(wide=wide))),
+        figure=framed(go.Figure([shares], layout | spread_axes(wide=is_log))),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
-        alt=f"{found.within(tolerance):.1%} of {how_many(plan.workload.queries, 'query', 'queries')} "
+        alt=f"{distribution.within(tolerance):.1%} of {how_many(plan.workload.queries, 'query', 'queries')} "
         f"{'has' if plan.workload.queries == 1 else 'have'} a standard error of {amount(tolerance)} counts or less.",
-        note=found.how,
+        note=distribution.how,
     )
 
 
 def spread_axes(*, wide: bool) -> dict[str, Any]:
-    """Return the axes of a distribution of standard errors, logarithmic when it is wide."""
+    """Return the axes of a distribution of standard errors; ``wide`` selects a logarithmic x axis."""
     kind = {"type": "log"} if wide else {"type": "linear", "rangemode": "tozero"}
     return {
         "xaxis": {"title": {"text": "standard error (counts)"}} | kind,
@@ -151,18 +155,18 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Grid:
-    """Queries of one group along no, one or two axes.
+    """Queries of one group arranged along at most two axes.
 
     Attributes
     ----------
     group : number of the group.
-    axes, labels : title and texts of every axis; the grid has one cell for every combination of texts.
-    kept : cells that stand for a query, shape (texts of the first axis, texts of the second).
-    index : positions of those queries, one array a part of the group.
-    what : the queries in words, such as "queries on age".
-    hover : text of one cell, for plotly; labels in it are filled in.
-    ordered : whether neighbours on a single axis belong together.
-    note : what is left out; may be empty.
+    axes, labels : title and labels of every axis; the grid has one cell per combination of labels.
+    kept : mask of the cells that contain a query, shape (labels of axis 1, labels of axis 2).
+    index : positions of these queries, one array per part of the group.
+    what : description of the queries, such as "queries on age".
+    hover : plotly hover template of a cell.
+    ordered : whether the labels of a single axis are ordered.
+    note : description of omitted queries; may be empty.
     """
 
     group: int
@@ -176,7 +180,7 @@ class Grid:
     note: str = ""
 
     def standard_errors(self, plan: Plan) -> Array:
-        """Return standard errors in counts, shape of the grid; NaN where a cell is no query."""
+        """Return standard errors in counts, in the shape of the grid; NaN for cells without a query."""
         out = np.full(self.kept.shape, np.nan)
         if not self.index:
             out[...] = np.sqrt(plan.variances(self.group)[0])
@@ -185,87 +189,94 @@ class Grid:
         return out
 
     def columns(self) -> dict[str, list[str]]:
-        """Return the texts of the queries for a table, one column an axis."""
+        """Return the labels of the queries for a table, one column per axis."""
         if not self.axes:
             return {"query": ["all records"]}
-        places = np.nonzero(self.kept)
+        positions = np.nonzero(self.kept)
         names = self.axes if len(self.axes) > 1 else ("query",)
-        return {name: [texts[i] for i in place] for name, texts, place in zip(names, self.labels, places, strict=True)}
+        return {
+            name: [texts[i] for i in indices]
+            for name, texts, indices in zip(names, self.labels, positions, strict=True)
+        }
 
 
 def error_grid(
     workload: Workload, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
 ) -> Grid:
-    """Return the queries of a group to draw: a line, a triangle of ranges, or a slice of more dimensions.
+    """Return the queries of a group to draw: a line, a triangle of ranges, or a two-dimensional slice.
 
     Parameters
     ----------
-    across : one or two parts of the group that are drawn; the first two when left out.
-    fixed : index of the query of every part that is not drawn, shape (parts,); zeros when left out.
+    across : one or two parts of the group that are the axes; by default the first two.
+    fixed : query index of every other part, shape (parts,); by default zeros.
     """
-    asked = workload.groups[group]
-    if not asked.parts:
+    queries = workload.groups[group]
+    if not queries.parts:
         return Grid(group=group, axes=(), labels=(), kept=np.ones((), bool), index=(), what="the total", hover="")
-    drawn = tuple(across) if across is not None else tuple(range(min(2, len(asked.parts))))
-    held = list(fixed) if fixed is not None else [0] * len(asked.parts)
-    rest = [part_text(workload, asked, p, held[p]) for p in range(len(asked.parts)) if p not in drawn]
-    where = f", with {' and '.join(rest)}" if rest else ""
-    if len(drawn) == 1 and isinstance(asked.parts[drawn[0]].family, (Range, Circular)):
-        return _runs(workload, group, drawn[0], held, where)
-    most = MAX_POINTS if len(drawn) == 1 else MAX_SIDE
-    chosen = [thinned(asked.parts[p].count, most) for p in drawn]
-    mesh = np.meshgrid(*chosen, indexing="ij")
-    names = [_part_name(asked, p) for p in drawn]
-    labels = [
-        tuple(short(part_text(workload, asked, p, int(i)), name) for i in positions)
-        for p, positions, name in zip(drawn, chosen, names, strict=True)
+    drawn_parts = tuple(across) if across is not None else tuple(range(min(2, len(queries.parts))))
+    fixed_queries = list(fixed) if fixed is not None else [0] * len(queries.parts)
+    fixed_texts = [
+        part_text(workload, queries, p, fixed_queries[p]) for p in range(len(queries.parts)) if p not in drawn_parts
     ]
-    complete = all(len(c) == asked.parts[p].count for p, c in zip(drawn, chosen, strict=True))
-    marks = ("%{x}",) if len(drawn) == 1 else ("%{y}", "%{x}")
+    suffix = f", with {' and '.join(fixed_texts)}" if fixed_texts else ""
+    if len(drawn_parts) == 1 and isinstance(queries.parts[drawn_parts[0]].family, (Range, Circular)):
+        return _range_grid(workload, group, drawn_parts[0], fixed_queries, suffix)
+    max_points = MAX_POINTS if len(drawn_parts) == 1 else MAX_SIDE
+    indices = [thinned(queries.parts[p].count, max_points) for p in drawn_parts]
+    mesh = np.meshgrid(*indices, indexing="ij")
+    names = [_part_name(queries, p) for p in drawn_parts]
+    labels = [
+        tuple(short(part_text(workload, queries, p, int(i)), name) for i in positions)
+        for p, positions, name in zip(drawn_parts, indices, names, strict=True)
+    ]
+    complete = all(len(c) == queries.parts[p].count for p, c in zip(drawn_parts, indices, strict=True))
+    placeholders = ("%{x}",) if len(drawn_parts) == 1 else ("%{y}", "%{x}")
     return Grid(
         group=group,
         axes=tuple(f"query on {name}" for name in names),
         labels=tuple(labels),
         kept=np.ones(mesh[0].shape, bool),
-        index=_placed(held, {p: positions.ravel() for p, positions in zip(drawn, mesh, strict=True)}),
-        what=f"queries on {' and '.join(names)}{where}",
-        hover="<br>".join(f"{html.escape(name)} {mark}" for name, mark in zip(names, marks, strict=True)),
-        ordered=asked.parts[drawn[0]].family.ordered,
+        index=_part_positions(
+            fixed_queries, {p: positions.ravel() for p, positions in zip(drawn_parts, mesh, strict=True)}
+        ),
+        what=f"queries on {' and '.join(names)}{suffix}",
+        hover="<br>".join(f"{html.escape(name)} {mark}" for name, mark in zip(names, placeholders, strict=True)),
+        ordered=queries.parts[drawn_parts[0]].family.ordered,
         note="" if complete else f"{mesh[0].size:,} evenly spaced queries are drawn.",
     )
 
 
-def _runs(workload: Workload, group: int, part: int, held: Sequence[int], where: str) -> Grid:
-    """Ranges by first and last cell, or circular ranges by first cell and length."""
-    asked = workload.groups[group]
-    name, n = asked.attributes[asked.parts[part].axes[0]], asked.parts[part].sizes[0]
-    circular = isinstance(asked.parts[part].family, Circular)
+def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str) -> Grid:
+    """Return a grid of ranges by first and last cell, or of circular ranges by first cell and length."""
+    queries = workload.groups[group]
+    name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
+    circular = isinstance(queries.parts[part].family, Circular)
     cells = thinned(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
-    kept = np.ones(first.shape, bool) if circular else first <= second
+    is_query = np.ones(first.shape, bool) if circular else first <= second
     query = first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
     labels = tuple(workload.schema[name].label(int(i)) for i in cells)
     return Grid(
         group=group,
         axes=(f"first cell of {name}", "number of cells" if circular else f"last cell of {name}"),
         labels=(labels, tuple(str(int(i) + 1) for i in cells) if circular else labels),
-        kept=kept,
-        index=_placed(held, {part: query[kept]}),
-        what=f"ranges of {name}{where}",
+        kept=is_query,
+        index=_part_positions(fixed_queries, {part: query[is_query]}),
+        what=f"ranges of {name}{suffix}",
         hover="from %{y}, %{x} cells" if circular else "%{y} to %{x}",
         note="" if len(cells) == n else f"Ranges between {len(cells)} evenly spaced cells are drawn.",
     )
 
 
-def _placed(held: Sequence[int], drawn: dict[int, Positions]) -> tuple[Positions, ...]:
-    size = len(next(iter(drawn.values())))
-    return tuple(drawn.get(p, np.full(size, position)) for p, position in enumerate(held))
+def _part_positions(fixed_queries: Sequence[int], positions_by_part: dict[int, Positions]) -> tuple[Positions, ...]:
+    size = len(next(iter(positions_by_part.values())))
+    return tuple(positions_by_part.get(p, np.full(size, position)) for p, position in enumerate(fixed_queries))
 
 
 def part_text(workload: Workload, group: Group, part: int, index: int) -> str:
     """Return the text of one query of one part of a group."""
-    asked = group.parts[part]
-    return asked.family.text([workload.schema[group.attributes[a]] for a in asked.axes], index) or "all records"
+    queries = group.parts[part]
+    return queries.family.text([workload.schema[group.attributes[a]] for a in queries.axes], index) or "all records"
 
 
 def _part_name(group: Group, part: int) -> str:

@@ -1,4 +1,4 @@
-"""Figures of plans: variance breakdown, budget curve, distance to the bound."""
+"""Figures of plans: budget shares, quality, variance breakdown, intervals and lower bounds."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MAX_BARS = 30
 
 
 def budget_picture(plan: Plan) -> Picture:
-    """Share of the privacy budget that every residual space takes."""
-    found = plan.by_space().sort_values("share", ascending=False, kind="stable")
-    names = [set_name(a) for a in found["attributes"]]
-    table = found.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
+    """Return a bar chart of the share of the privacy budget per residual space."""
+    spaces = plan.by_space().sort_values("share", ascending=False, kind="stable")
+    names = [set_name(a) for a in spaces["attributes"]]
+    table = spaces.assign(attributes=names).rename(columns={"noise": "noise (standard deviation, counts)"})
     shares, labels = table["share"].tolist()[:MAX_BARS], names[:MAX_BARS]
     if len(names) > MAX_BARS:
         shares, labels = (
@@ -47,11 +47,11 @@ def budget_picture(plan: Plan) -> Picture:
 
 
 def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
-    """Shares of every group that are publishable, doubtful and noise, worst first."""
+    """Return stacked bars of publishable, doubtful and noisy answers per group, worst first."""
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
     labels = fitting([f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)])
-    looks = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
+    styles = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
     figure = go.Figure(
         [
             go.Bar(
@@ -62,7 +62,7 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
                 marker={"color": color, "pattern": {"shape": shape}},
                 hovertemplate=f"%{{y}}<br>%{{x:.1%}} {name}<extra></extra>",
             )
-            for name, (color, shape) in looks.items()
+            for name, (color, shape) in styles.items()
         ]
     )
     figure.update_layout(
@@ -72,34 +72,37 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     )
     figure.update_xaxes(tickformat=".0%", range=[0, 1.02])
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
-    more = f" The {MAX_BARS} worst of {len(table):,} groups are drawn." if len(table) > MAX_BARS else ""
+    thinning_note = f" The {MAX_BARS} worst of {len(table):,} groups are drawn." if len(table) > MAX_BARS else ""
     return Picture(
         title="What can be published, worst groups first",
         figure=framed(figure).update_layout(margin_t=40),
         table=table,
         alt=quality_text(plan, scale),
-        note="The last column of the table tells from which count on an answer is publishable." + more,
+        note="The last column of the table tells from which count on an answer is publishable." + thinning_note,
     )
 
 
-MAX_SHARES = 16
-FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # of the present budget
+MAX_BREAKDOWN_BARS = 16
+BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the present budget
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
-    """Share of every residual space in the variance of a query, or in the mean variance of a group."""
-    found = breakdown(plan, group, query)
-    names = [set_name(a) for a in found["attributes"]]
-    shares, labels = found["share"].tolist()[:MAX_SHARES], names[:MAX_SHARES]
-    if len(names) > MAX_SHARES:
-        shares, labels = [*shares, 1.0 - sum(shares)], [*labels, f"{len(names) - MAX_SHARES:,} smaller ones together"]
+    """Return the contributions of residual spaces to the variance of a query, or mean variance of a group."""
+    contributions = breakdown(plan, group, query)
+    names = [set_name(a) for a in contributions["attributes"]]
+    shares, labels = contributions["share"].tolist()[:MAX_BREAKDOWN_BARS], names[:MAX_BREAKDOWN_BARS]
+    if len(names) > MAX_BREAKDOWN_BARS:
+        shares, labels = (
+            [*shares, 1.0 - sum(shares)],
+            [*labels, f"{len(names) - MAX_BREAKDOWN_BARS:,} smaller ones together"],
+        )
     figure = bars(shares, labels, "share", "%{y}: %{x:.2%} of the variance", tickformat=PERCENT)
-    what = "query" if query is not None else "group"
-    table = found.assign(attributes=names).rename(
+    subject = "query" if query is not None else "group"
+    table = contributions.assign(attributes=names).rename(
         columns={"variance": "variance (counts²)", "noise": "noise (standard deviation, counts)"}
     )
     return Picture(
-        title=f"Where the error of this {what} comes from",
+        title=f"Where the error of this {subject} comes from",
         figure=figure,
         table=table,
         alt=f"Shares of the variance: {breakdown_text(plan, group, query)}",
@@ -108,56 +111,56 @@ def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Pictu
 
 
 def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] = in_pcost) -> Picture:
-    """How far the 95% interval of one query reaches at other budgets, in the words of ``say``.
+    """Return the half-width of the 95% interval of one query at other budgets.
 
-    ``variance`` is the present one, in counts^2.
+    ``variance`` is the variance at the present budget, in counts^2; ``say`` formats a budget.
     """
-    pcosts = plan.budget.pcost * np.array(FACTORS)
-    halves = half_width(plan, variance) / np.sqrt(np.array(FACTORS))
-    now, more, gaussian = FACTORS.index(1.0), FACTORS.index(4.0), plan.budget.pure_epsilon is None
-    words = [say(plan.budget.at(float(p))) for p in pcosts]
-    both = {"type": "scatter", "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>"}
-    others = {
+    pcosts = plan.budget.pcost * np.array(BUDGET_FACTORS)
+    half_widths = half_width(plan, variance) / np.sqrt(np.array(BUDGET_FACTORS))
+    present, larger, gaussian = BUDGET_FACTORS.index(1.0), BUDGET_FACTORS.index(4.0), plan.budget.pure_epsilon is None
+    budget_texts = [say(plan.budget.at(float(p))) for p in pcosts]
+    trace = {"type": "scatter", "hovertemplate": "%{customdata}<br>answer ± %{y:.4g} counts<extra></extra>"}
+    other_budgets = {
         "x": pcosts,
-        "y": halves,
+        "y": half_widths,
         "mode": "lines+markers",
         "line": {"color": BLUE},
         "marker": {"color": BLUE, "size": 7},
         "name": "other budgets",
-        "customdata": words,
+        "customdata": budget_texts,
     }
-    this = {
-        "x": [pcosts[now]],
-        "y": [halves[now]],
+    this_plan = {
+        "x": [pcosts[present]],
+        "y": [half_widths[present]],
         "mode": "markers",
         "marker": {"color": ORANGE, "size": 14, "symbol": "diamond"},
         "name": "this plan",
-        "customdata": [words[now]],
+        "customdata": [budget_texts[present]],
     }
     layout = {
-        "xaxis": {"title": {"text": "budget"}, "type": "log", "tickvals": pcosts, "ticktext": words},
+        "xaxis": {"title": {"text": "budget"}, "type": "log", "tickvals": pcosts, "ticktext": budget_texts},
         "yaxis": {"title": {"text": "interval ± (counts)"}, "rangemode": "tozero"},
         "height": 300,
         "legend": {"orientation": "h", "y": 1.15},
     }
-    errors = halves / quantile(0.95, plan.budget.law)
+    errors = half_widths / quantile(0.95, plan.budget.law)
     table = pd.DataFrame(
-        {"budget": words, "pcost": pcosts, "standard error": errors, "95% interval ± (counts)": halves}
+        {"budget": budget_texts, "pcost": pcosts, "standard error": errors, "95% interval ± (counts)": half_widths}
     )
     return Picture(
         title="The interval at other budgets",
-        figure=framed(go.Figure([both | others, both | this], layout)),
+        figure=framed(go.Figure([trace | other_budgets, trace | this_plan], layout)),
         table=table,
-        alt=f"At a budget of {words[now]} the interval is ± {amount(halves[now])} counts; at {words[more]} it is half "
-        f"as wide, ± {amount(halves[more])}.",
+        alt=f"At a budget of {budget_texts[present]} the interval is ± {amount(half_widths[present])} counts; at "
+        f"{budget_texts[larger]} it is half as wide, ± {amount(half_widths[larger])}.",
         note="Half the error costs four times the pcost." if gaussian else "Half the error costs twice the epsilon.",
     )
 
 
 def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
-    """Weighted RMSE of a plan beside what its class, and what any matrix mechanism, cannot go below."""
-    least, own = bound.rmse(plan), plan.certificate.lower_bound
-    sizes = [plan.weighted_rmse, own, least]
+    """Return the weighted RMSE of a plan with the lower bounds for its class and for all mechanisms."""
+    mechanism_bound, class_bound = bound.rmse(plan), plan.certificate.lower_bound
+    sizes = [plan.weighted_rmse, class_bound, mechanism_bound]
     labels = ["this plan", "best of its class, at least", "any matrix mechanism, at least"]
     figure = bars(sizes, labels, "weighted RMSE (counts)", "%{y}: %{x:.6g} counts")
     table = pd.DataFrame({"what": labels, "weighted RMSE (counts)": sizes})
@@ -166,7 +169,7 @@ def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
         figure=figure,
         table=table,
         alt=f"This plan has a weighted RMSE of {amount(sizes[0])} counts; plans of its class have at least "
-        f"{amount(own)}, matrix mechanisms of any kind at least {amount(least)}.",
+        f"{amount(class_bound)}, matrix mechanisms of any kind at least {amount(mechanism_bound)}.",
         note=f"The bound for all matrix mechanisms was found by {bound.how}. How much of the distance lies in the "
         "plan, and how much in the bound, is not known.",
     )

@@ -13,27 +13,28 @@ from engine.figures.release import answers_picture
 from engine.plans import Plan
 from engine.release import Measurement
 
-MOST_ANSWERS = 100  # intervals that can still be told apart
+MAX_ANSWERS = 100  # more intervals are not legible
 
 
 def plot(found: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
-    """Return the figure that the app shows, to draw, change or save.
+    """Return the default plotly figure of a plan, comparison or measurement, as in the app.
 
-    Of a plan the standard errors of a group's queries, of a comparison the mechanisms in order, and of a measurement
-    the first 100 answers of a group with their intervals, all in counts.
+    For a plan, it shows the standard errors of the queries of a group; for a comparison, the ranking
+    of the mechanisms; for a measurement, the first 100 answers of a group with their intervals.
+    Errors and answers are in counts.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
     >>> from engine.mechanisms import plan
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix"), Budget(pcost=1.0))
-    >>> plot(made).layout.yaxis.title.text
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix")
+    >>> plot(plan(workload, Budget(pcost=1.0))).layout.yaxis.title.text
     'standard error (counts)'
     """
-    give = "a Plan, a Measurement, or what comparison() returns"
-    instance("what to plot", found, (Plan, Comparison, Measurement), give=give, error=PlanError)
+    allowed = "a Plan, a Measurement, or what comparison() returns"
+    instance("what to plot", found, (Plan, Comparison, Measurement), give=allowed, error=PlanError)
     if isinstance(found, Comparison):
         return ranking_picture(found).figure
     if isinstance(found, Measurement):
-        return answers_picture(found.answers(group, 0, MOST_ANSWERS), rehearsal=found.rehearsal).figure
+        return answers_picture(found.answers(group, 0, MAX_ANSWERS), rehearsal=found.rehearsal).figure
     whole("number of the group", group, 0, len(found.workload.groups) - 1, error=PlanError)
     return error_picture(found, group).figure

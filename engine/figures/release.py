@@ -1,7 +1,7 @@
-"""Figures of engine results as pure functions: each returns a picture with its table, its caption and its alt text.
+"""Figures of releases: budget spending, answers, published tables and interval coverage.
 
-Standard errors are in counts, the unit of the answers.  Heat maps use Cividis, everything else the Okabe-Ito colours,
-and colour never tells anything alone.  At most 512 x 512 cells and 20,000 points are drawn; a thinned picture says so.
+Answers and standard errors are in counts.  At most 512 answers are drawn, with a note if some are
+omitted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from engine._format import cost, how_many, remainder
 from engine.analysis.coverage import Coverage
 from engine.figures.base import BLUE, GREEN, GREY, MAX_SIDE, ORANGE, Picture, fitting, framed
 
-REHEARSAL = {
+REHEARSAL_WATERMARK = {
     "text": "REHEARSAL",
     "showarrow": False,
     "font": {"size": 44, "color": "rgba(127,127,127,0.35)"},
@@ -28,14 +28,17 @@ REHEARSAL = {
 
 
 def spending_picture(total: float, spent: float, asked: float, counts: str = "pcost") -> Picture:
-    """Budget of a dataset in pcost, or what its total counts: spent before, by this release, and left after it."""
-    left = total - spent
-    fits = asked <= left  # one that does not is refused, and leaves what there is
-    after = left - asked if fits else left
-    pieces = [
+    """Return a bar of the budget of a dataset: spent before, by this release, and remaining.
+
+    ``counts`` is the unit of the budget.
+    """
+    available = total - spent
+    fits = asked <= available  # a release that exceeds the budget is refused
+    remaining = available - asked if fits else available
+    segments = [
         (f"was spent: {cost(spent)}", spent, GREY, "/"),
         (f"this release: {cost(asked)}{'' if fits else ' (too much)'}", asked if fits else 0.0, ORANGE, "x"),
-        (f"{'will be' if fits else 'is'} left: {remainder(after)}", after, GREEN, ""),
+        (f"{'will be' if fits else 'is'} left: {remainder(remaining)}", remaining, GREEN, ""),
     ]
     bars = [
         {
@@ -47,7 +50,7 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
             "marker": {"color": color, "pattern": {"shape": shape}},
             "hovertemplate": f"{text} {counts}<extra></extra>",
         }
-        for text, size, color, shape in pieces
+        for text, size, color, shape in segments
     ]
     layout = {
         "barmode": "stack",
@@ -56,20 +59,25 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
         "xaxis": {"title": {"text": f"privacy cost ({counts})"}, "range": [0, total]},
         "yaxis": {"showticklabels": False},
     }
-    words = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
-    words += f"{remainder(after)} will be left." if fits else f"that is more than what is left, {remainder(after)}."
+    alt = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
+    alt += (
+        f"{remainder(remaining)} will be left." if fits else f"that is more than what is left, {remainder(remaining)}."
+    )
     parts = ["was spent", "this release", "will be left" if fits else "is left"]
-    table = pd.DataFrame({"part": parts, counts: [spent, asked, after]})
-    return Picture(title="What this spends", figure=framed(go.Figure(bars, layout)), table=table, alt=words)
+    table = pd.DataFrame({"part": parts, counts: [spent, asked, remaining]})
+    return Picture(title="What this spends", figure=framed(go.Figure(bars, layout)), table=table, alt=alt)
 
 
 def _lines(queries: pd.Series[str]) -> list[str]:
-    """Queries as labels with a line for each condition: long ones in one line leave the dots no room."""
+    """Return query labels with one line per condition, because long labels reduce the plot area."""
     return [text.replace(" and ", "<br>") for text in fitting(queries.tolist())]
 
 
-def _named(queries: pd.Series[str]) -> tuple[list[str], str | None]:
-    """Labels of queries on an axis and its title: what is asked of one attribute stands there without its name."""
+def _axis_labels(queries: pd.Series[str]) -> tuple[list[str], str | None]:
+    """Return axis labels of queries and the axis title.
+
+    If all queries are on one attribute, its name is the title and is omitted from the labels.
+    """
     parts = [text.partition(sign) for text in queries for sign in (" = ", " in ") if sign in text][: len(queries)]
     names = {name for name, _, _ in parts}
     if len(names) != 1 or len(parts) != len(queries) or any(" and " in cell for _, _, cell in parts):
@@ -77,16 +85,19 @@ def _named(queries: pd.Series[str]) -> tuple[list[str], str | None]:
     return fitting([cell for _, _, cell in parts]), html.escape(names.pop())
 
 
-def _labels(texts: list[str]) -> int:
-    """How many labels fit on an axis: fewer when they have more lines."""
+def _max_ticks(texts: list[str]) -> int:
+    """Return the number of labels that fit on an axis, given their number of lines."""
     return 16 // (1 + max((text.count("<br>") for text in texts), default=0)) or 1
 
 
 def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
-    """Answers with their intervals, in counts; a column `truth`, which only a rehearsal may have, is drawn as well."""
+    """Return answers with their intervals, in counts.
+
+    A column ``truth`` with exact counts, which only rehearsals contain, is drawn as well.
+    """
     shown = answers.head(MAX_SIDE)
-    half = (shown["high"] - shown["low"]) / 2
-    texts, name = _named(shown["query"])
+    half_width = (shown["high"] - shown["low"]) / 2
+    texts, name = _axis_labels(shown["query"])
     noisy = {
         "type": "scatter",
         "x": texts,
@@ -94,38 +105,39 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         "mode": "markers",
         "name": "noisy answer with interval",
         "marker": {"color": BLUE, "size": 6},
-        "error_y": {"type": "data", "array": half, "color": BLUE, "thickness": 1.2, "width": 0},
+        "error_y": {"type": "data", "array": half_width, "color": BLUE, "thickness": 1.2, "width": 0},
         "hovertemplate": "%{x}<br>%{y:,.1f} counts<extra></extra>",
     }
     layout = {
-        "xaxis": {"type": "category", "nticks": _labels(texts), "automargin": True, "title": {"text": name}},
+        "xaxis": {"type": "category", "nticks": _max_ticks(texts), "automargin": True, "title": {"text": name}},
         "yaxis": {"title": {"text": "records (counts)"}},
         "legend": {"orientation": "h", "y": 1.12},
-        "annotations": [REHEARSAL] if rehearsal else None,
+        "annotations": [REHEARSAL_WATERMARK] if rehearsal else None,
     }
-    covered, drawn = "", [noisy]
+    coverage_text, traces = "", [noisy]
     if "truth" in shown:
         mark = {"color": ORANGE, "symbol": "line-ew-open", "size": 12, "line": {"width": 3}}
         truth = {"type": "scatter", "x": texts, "y": shown["truth"], "mode": "markers", "name": "truth", "marker": mark}
-        drawn = [truth, noisy]
-        inside = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
-        covered = f" {inside:,} of the {len(shown):,} intervals drawn hold the truth."
+        traces = [truth, noisy]
+        n_covered = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
+        coverage_text = f" {n_covered:,} of the {len(shown):,} intervals drawn hold the truth."
     kind = "Rehearsal: noisy" if rehearsal else "Noisy"
-    alt = f"{kind} answers to {how_many(len(shown), 'query', 'queries')}.{covered}"
+    alt = f"{kind} answers to {how_many(len(shown), 'query', 'queries')}.{coverage_text}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Answers", figure=framed(go.Figure(drawn, layout)), table=answers, alt=alt, note=note)
+    return Picture(title="Answers", figure=framed(go.Figure(traces, layout)), table=answers, alt=alt, note=note)
 
 
 def published_picture(
     answers: pd.DataFrame, *, rehearsal: bool, unbiased: bool = True, published: bool = True
 ) -> Picture:
-    """Unbiased answers and what is published of them, each with its own intervals, in counts; either may be left out.
+    """Return unbiased and published answers with their intervals, in counts.
 
-    Columns are those of `engine.postprocess.uncertainty.Uncertainty.answers`; what is suppressed is not drawn.
+    ``unbiased`` and ``published`` select what is drawn.  The columns are those of
+    `engine.postprocess.uncertainty.Uncertainty.answers`.  Suppressed answers are omitted.
     """
     shown = answers.head(MAX_SIDE)
     texts = _lines(shown["query"])
-    drawn = [
+    series = [
         ("unbiased, exact interval", unbiased, shown["answer"], shown["low"], shown["high"], BLUE, "circle"),
         (
             "published, approximate interval",
@@ -138,8 +150,8 @@ def published_picture(
         ),
     ]
     figure = go.Figure()
-    for name, wanted, value, low, high, color, symbol in drawn:
-        if wanted:
+    for name, is_drawn, value, low, high, color, symbol in series:
+        if is_drawn:
             bars = {"type": "data", "array": high - value, "arrayminus": value - low, "color": color}
             figure.add_scatter(
                 x=texts,
@@ -150,23 +162,23 @@ def published_picture(
                 error_y=bars | {"thickness": 1.2, "width": 0},
                 hovertemplate="%{x}<br>%{y:,.1f} counts<extra></extra>",
             )
-    figure.update_xaxes(type="category", nticks=_labels(texts), automargin=True)
+    figure.update_xaxes(type="category", nticks=_max_ticks(texts), automargin=True)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(legend={"orientation": "h", "y": 1.12}, scattermode="group")
     if rehearsal:
-        figure.add_annotation(**REHEARSAL)
-    below, hidden = int((shown["answer"] < 0).sum()), int(shown["published"].isna().sum())
+        figure.add_annotation(**REHEARSAL_WATERMARK)
+    n_negative, n_suppressed = int((shown["answer"] < 0).sum()), int(shown["published"].isna().sum())
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     alt = (
-        f"{kind}{how_many(len(shown), 'query', 'queries')}. {how_many(below, 'unbiased answer')} below zero, no "
-        f"published one; {hidden:,} published suppressed and not drawn."
+        f"{kind}{how_many(len(shown), 'query', 'queries')}. {how_many(n_negative, 'unbiased answer')} below zero, no "
+        f"published one; {n_suppressed:,} published suppressed and not drawn."
     )
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
     return Picture(title="Unbiased and published", figure=framed(figure), table=answers, alt=alt, note=note)
 
 
 def coverage_picture(found: Coverage) -> Picture:
-    """Share of the intervals of many rehearsals that hold the truth, beside the share that was promised."""
+    """Return the empirical coverage of the intervals against their nominal coverage."""
     table = found.table
     figure = go.Figure()
     figure.add_scatter(

@@ -1,6 +1,8 @@
-"""Figures of coarse or fine: shared part, look and costs.
+"""Figures of the two-stage release: budget shares, signal-to-noise ratios and costs.
 
-Grey is what all options share; every option has its own colour and pattern or dash.  Numbers of a look are noisy.
+The first stage, the *look*, measures the component that all options share; the second stage
+measures the residual of the chosen option.  The shared component is grey in all figures, and every
+option has a distinct color and pattern or dash.
 """
 
 from __future__ import annotations
@@ -26,13 +28,13 @@ from engine.workload import Group
 PURPLE, SKY, VERMILION = "#cc79a7", "#56b4e9", "#d55e00"
 COLORS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
 DASHES = ("solid", "dash", "dashdot", "longdash", "longdashdot", "dot")
-MAX_SIDE = 256  # of a heat map
-MAX_POINTS = 400  # with intervals, in one picture
-MAX_STEPS = 2_000  # of a line of shares
+MAX_SIDE = 256  # cells per side of a heat map
+MAX_POINTS = 400  # points with intervals in one figure
+MAX_STEPS = 2_000  # points of a line of shares
 
 
 def exact_sum(parts: Sequence[float]) -> str:
-    """Return a sum of privacy costs to the last digit, as the ledger adds them.
+    """Return a sum of privacy costs as text, in exact decimal arithmetic as in the ledger.
 
     >>> exact_sum([0.1, 0.2])
     '0.1 + 0.2 = 0.3'
@@ -43,51 +45,51 @@ def exact_sum(parts: Sequence[float]) -> str:
 
 
 def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> Picture:
-    """What every option costs: the same grey part, and the rest that is its own.
+    """Return stacked bars of the pcost of every option: shared look and residual.
 
-    Bars are as long as their pcost, which adds up; what the look and every option come to is ``written`` on them.
+    ``written`` formats the budgets that are printed on the bars.
     """
     table = common.budget_shares()
-    look, whole = written(common.look.budget), [written(plan.budget) for plan in common.options]
+    look_text, totals = written(common.look.budget), [written(plan.budget) for plan in common.options]
     names = fitting(table["option"].tolist())
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
         "x": table["shared"],
         "name": "shared by all: the look",
         "marker": {"color": GREY},
-        "text": [look] * len(names),
+        "text": [look_text] * len(names),
         "textposition": "inside",
         "insidetextanchor": "middle",
         "hovertemplate": "%{y}: the look, %{text} (%{x:.4g} pcost)<extra></extra>",
     }
-    own = {
+    residual = {
         "x": table["own"],
         "name": "its own: the rest",
         "marker": {"color": ORANGE, "pattern": {"shape": "/"}},
-        "text": [f"in all {words}" for words in whole],
+        "text": [f"in all {words}" for words in totals],
         "textposition": "outside",
         "cliponaxis": False,
         "hovertemplate": "%{y}: %{text} (%{x:.4g} pcost of its own)<extra></extra>",
     }
-    reach = 1.3 * float(table["total"].max())  # with room for the words behind the longest bar
+    x_limit = 1.3 * float(table["total"].max())  # leaves room for the text after the longest bar
     layout = {
         "barmode": "stack",
         "height": 130 + 40 * len(names),
         "legend": {"orientation": "h", "y": 1.25, "traceorder": "normal"},
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
-        "xaxis": {"title": {"text": "privacy cost (pcost, which adds up)"}, "range": [0.0, reach]},
+        "xaxis": {"title": {"text": "privacy cost (pcost, which adds up)"}, "range": [0.0, x_limit]},
     }
     return Picture(
         title="What every option costs",
-        figure=framed(go.Figure([bar | shared, bar | own], layout)),
-        table=table.assign(budget=whole),
+        figure=framed(go.Figure([bar | shared, bar | residual], layout)),
+        table=table.assign(budget=totals),
         alt=saved_text(common, written),
         note="The shared part is measured first, whatever is chosen afterwards.",
     )
 
 
 def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) -> str:
-    """Return what looking first costs and saves, in one sentence."""
+    """Return a text with the cost and the saving of the shared look."""
     return (
         f"All options share {written(common.look.budget)}, {common.saved:.2%} of the largest pcost. A separate "
         "look made of the same numbers would cost that much pcost in addition. Here it is a part of every option."
@@ -95,46 +97,48 @@ def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) 
 
 
 def space_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row a residual space and option: attributes, option, pcost, shared pcost, how it was found."""
-    found = common.by_space()
-    names = [set_name(space) for space in found["attributes"]]
-    return found.assign(attributes=names).rename(
+    """Return one row per residual space and option: attributes, option, pcost, shared pcost, method."""
+    spaces = common.by_space()
+    names = [set_name(space) for space in spaces["attributes"]]
+    return spaces.assign(attributes=names).rename(
         columns={"total": "cost (pcost)", "shared": "shared (pcost)", "found": "how the common part was found"}
     )
 
 
 def spend_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row an option: what is spent now, what later, and in all, as exact decimal numbers in pcost."""
+    """Return one row per option: pcost of the look, of the residual and in total, as exact decimals."""
     rows = []
-    for name, (look, own), plan in zip(common.names, common.spends, common.options, strict=True):
-        alone = f"{Decimal(repr(price(plan))).normalize():f}"
-        rows.append((name, f"{Decimal(repr(look)):f}", f"{Decimal(repr(own)):f}", exact_sum([look, own]), alone))
+    for name, (look, residual), plan in zip(common.names, common.spends, common.options, strict=True):
+        separate = f"{Decimal(repr(price(plan))).normalize():f}"
+        rows.append(
+            (name, f"{Decimal(repr(look)):f}", f"{Decimal(repr(residual)):f}", exact_sum([look, residual]), separate)
+        )
     columns = ["option", "look (now)", "rest (later)", "look + rest", "this analysis alone"]
     return pd.DataFrame(rows, columns=columns)
 
 
 def least_total(common: CommonPlan) -> float:
-    """Return what the cheapest option takes in all, in pcost: a dataset needs that much before it is looked at."""
+    """Return the smallest total pcost of an option, which must be available before the look."""
     return min(price(p) for p in common.options)
 
 
 def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
-    """Return what all steps to an option spent together, to the last digit, beside what its plan costs alone."""
-    alone = Decimal(repr(price(common.options[common.position(option)])))
-    equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == alone
-    words = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {alone:f}"
-    return f"Spent in {how_many(len(paid), 'step')}: {exact_sum(paid)} pcost, {words}."
+    """Return a sentence with the exact total pcost of all steps and the pcost of the plan as a single release."""
+    separate = Decimal(repr(price(common.options[common.position(option)])))
+    equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
+    comparison = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {separate:f}"
+    return f"Spent in {how_many(len(paid), 'step')}: {exact_sum(paid)} pcost, {comparison}."
 
 
 def rule_text(rule: NestedPlanRule) -> str:
-    """Return what a rule means, in words."""
+    """Return a description of a selection rule."""
     common = rule.common
     coarse, finer = common.names[rule.common.position(rule.primary)], [common.names[i] for i in rule.finer]
-    which = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
+    target = f"'{finer[0]}'" if len(finer) == 1 else f"the finest of {', '.join(finer)}"
     if common.following is not None:
-        which = f"the next analysis, '{common.following.names[0]}'"
-    take = "take that" if common.following is None else "look closer"
-    doubt = (
+        target = f"the next analysis, '{common.following.names[0]}'"
+    decision = "take that" if common.following is None else "look closer"
+    margin = (
         f"To be on the safe side, counts are taken {rule.sigmas:g} standard errors of the look lower than they look "
         "when the finer option is judged, and as much higher when it comes to stopping."
         if rule.sigmas
@@ -143,49 +147,53 @@ def rule_text(rule: NestedPlanRule) -> str:
     return (
         f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors of the answer it "
         f"would get; 95% of such answers are off by {2 / rule.snr:.0%} at most. If at least {rule.share:.0%} of its "
-        f"{how_many(rule.queries, 'cell')} still stand out in the answers of {which}, {take}. If not even '{coarse}' "
-        f"can reach it, stop. Otherwise take '{coarse}'. {doubt}"
+        f"{how_many(rule.queries, 'cell')} still stand out in the answers of {target}, {decision}. If not even "
+        f"'{coarse}' can reach it, stop. Otherwise take '{coarse}'. {margin}"
     )
 
 
 def group_text(group: Group) -> str:
-    """Return the name of a group for a list."""
+    """Return the text of a group in a list."""
     return f"{' × '.join(group.attributes) or 'total'}, {group.family_text} ({how_many(group.count, 'cell')})"
 
 
 def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: int | str) -> Picture:
-    """Signal-to-noise ratios that an option would give the cells of a primary group, as the look tells them."""
-    table, asked = rule.signal_to_noise(looked, group, option), rule.groups[group]
+    """Return the signal-to-noise ratios of a primary group under an option, estimated from the look."""
+    table, queries = rule.signal_to_noise(looked, group, option), rule.groups[group]
     name = rule.common.names[rule.common.position(option)]
-    where = set_name(asked.attributes)
-    if len(asked.parts) < 2:
-        figure, note = _points(table, rule.snr, set_name(asked.attributes))
+    where = set_name(queries.attributes)
+    if len(queries.parts) < 2:
+        figure, note = _interval_figure(table, rule.snr, set_name(queries.attributes))
     else:
-        figure, note = _map(rule, table, asked)
+        figure, note = _bound_map(rule, table, queries)
     if looked.rehearsal:
         _watermark(figure)
-    out = int(table["stands_out"].sum())
+    n_above = int(table["stands_out"].sum())
     return Picture(
         title=f"Signal-to-noise ratios on {where} with {name}",
         figure=framed(figure),
         table=table.rename(columns={"stands_out": "stands out"}),
-        alt=f"{_kind(looked)}{out:,} of {how_many(len(table), 'cell')} of {where} surely stand out with {name}, above "
-        f"{rule.snr:g}.",
+        alt=f"{_prefix(looked)}{n_above:,} of {how_many(len(table), 'cell')} of {where} surely stand out with "
+        f"{name}, above {rule.snr:g}.",
         note=f"From the look alone: nothing of the rest was measured. {note}".strip(),
     )
 
 
 def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
-    """Share of the primary cells above every signal-to-noise ratio, by option: estimate and confidence bounds."""
+    """Return the share of primary cells above each signal-to-noise ratio, with confidence bounds."""
     estimate, width = rule.estimates(looked), rule.sigmas * rule.errors()
     options = (rule.common.position(rule.primary), *rule.finer)
     figure, rows = go.Figure(), []
-    for place, i in enumerate(options):
+    for number, i in enumerate(options):
         name, errors = rule.common.names[i], rule.errors(i)
-        color, dash = COLORS[place % len(COLORS)], DASHES[place % len(DASHES)]
+        color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
         label = fitting([name])[0]
         shares = []
-        for what, counts in (("lowest", estimate - width), ("estimate", estimate), ("highest", estimate + width)):
+        for bound, counts in (
+            ("lowest", estimate - width),
+            ("estimate", estimate),
+            ("highest", estimate + width),
+        ):
             ratios, above = _steps(counts / errors)
             shares.append(float((counts / errors >= rule.snr * (1 - ROUNDING)).mean()))
             figure.add_scatter(
@@ -194,10 +202,10 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
                 mode="lines",
                 name=label,
                 legendgroup=label,
-                showlegend=what == "estimate",
-                line={"color": color, "dash": dash, "shape": "vh", "width": 2.5 if what == "estimate" else 1},
-                opacity=1.0 if what == "estimate" else 0.7,
-                hovertemplate=f"{label}, {what}<br>%{{y:.1%}} of the cells are above %{{x:.4g}}<extra></extra>",
+                showlegend=bound == "estimate",
+                line={"color": color, "dash": dash, "shape": "vh", "width": 2.5 if bound == "estimate" else 1},
+                opacity=1.0 if bound == "estimate" else 0.7,
+                hovertemplate=f"{label}, {bound}<br>%{{y:.1%}} of the cells are above %{{x:.4g}}<extra></extra>",
             )
         rows.append((name, *shares))
     figure.add_shape(
@@ -209,7 +217,7 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
     figure.add_annotation(
         x=rule.snr, y=1.02, yref="paper", yanchor="bottom", showarrow=False, text=f"wanted: {rule.snr:g}"
     )
-    figure.update_xaxes(title="signal-to-noise ratio", range=_reach(rule, estimate, options))
+    figure.update_xaxes(title="signal-to-noise ratio", range=_ratio_range(rule, estimate, options))
     figure.update_yaxes(title="share of cells above it", tickformat=".0%", range=[0, 1.02])
     figure.update_layout(legend={"orientation": "h", "y": 1.15})
     if looked.rehearsal:
@@ -221,43 +229,46 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
         title="How many cells stand out",
         figure=framed(figure),
         table=table,
-        alt=f"{_kind(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)}; wanted are "
+        alt=f"{_prefix(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)}; wanted are "
         f"{rule.share:.0%}.",
         note="Thick lines are estimates, thin ones the confidence bounds of the look. Dotted: what the rule asks for.",
     )
 
 
-def _kind(looked: Measurement) -> str:
+def _prefix(looked: Measurement) -> str:
     return "Rehearsal on simulated records: " if looked.rehearsal else ""
 
 
-def _reach(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) -> list[float]:
-    """Return a range of ratios with the wanted one well inside, whatever the largest cells are."""
+def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) -> list[float]:
+    """Return an axis range that contains the required ratio and is not dominated by large cells."""
     ratios = np.concatenate([estimate / rule.errors(i) for i in options])
     middle = float(np.quantile(ratios, 0.9, method="inverted_cdf"))
     return [min(0.0, float(ratios.min())), 1.15 * max(middle, 2.0 * rule.snr)]
 
 
 def _steps(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return sorted ratios and the share of cells at or above each, from all of them down to none."""
+    """Return sorted ratios and the share of cells at or above each: an empirical survival function."""
     ordered = np.sort(ratios)
-    chosen = thinned(len(ordered), MAX_STEPS)
+    indices = thinned(len(ordered), MAX_STEPS)
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
-    return [first, *ordered[chosen].tolist(), last], [1.0, *(1.0 - chosen / len(ordered)).tolist(), 0.0]
+    return [first, *ordered[indices].tolist(), last], [1.0, *(1.0 - indices / len(ordered)).tolist(), 0.0]
 
 
-def _points(table: pd.DataFrame, wanted: float, name: str) -> tuple[go.Figure, str]:
-    chosen = thinned(len(table), MAX_POINTS)
-    shown = table.iloc[chosen]
+def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[go.Figure, str]:
+    indices = thinned(len(table), MAX_POINTS)
+    shown = table.iloc[indices]
     texts = fitting([short(text, name) for text in shown["query"]])
-    drawn = []
-    for out, color, symbol, label in ((True, BLUE, "circle", "surely stands out"), (False, ORANGE, "x", "may not")):
-        part = shown["stands_out"].to_numpy() == out
-        rows = shown[part]
+    traces = []
+    for stands_out, color, symbol, label in (
+        (True, BLUE, "circle", "surely stands out"),
+        (False, ORANGE, "x", "may not"),
+    ):
+        selected = shown["stands_out"].to_numpy() == stands_out
+        rows = shown[selected]
         bars = {"array": rows["snr_high"] - rows["snr"], "arrayminus": rows["snr"] - rows["snr_low"]}
         marks = {
             "type": "scatter",
-            "x": [t for t, here in zip(texts, part, strict=True) if here],
+            "x": [t for t, is_selected in zip(texts, selected, strict=True) if is_selected],
             "y": rows["snr"],
             "mode": "markers",
             "name": label,
@@ -265,8 +276,8 @@ def _points(table: pd.DataFrame, wanted: float, name: str) -> tuple[go.Figure, s
             "error_y": {"type": "data", "color": color, "thickness": 1.2, "width": 0} | bars,
             "hovertemplate": "%{x}<br>ratio %{y:.4g}<extra></extra>",
         }
-        drawn.append(marks)
-    limit = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": wanted, "y1": wanted}
+        traces.append(marks)
+    limit = {"type": "line", "x0": 0, "x1": 1, "xref": "paper", "y0": min_ratio, "y1": min_ratio}
     cells = {"type": "category", "categoryorder": "array", "categoryarray": texts, "nticks": 20, "automargin": True}
     layout = {
         "shapes": [limit | {"line": {"color": GREY, "dash": "dot", "width": 2}}],
@@ -275,38 +286,38 @@ def _points(table: pd.DataFrame, wanted: float, name: str) -> tuple[go.Figure, s
         "legend": {"orientation": "h", "y": 1.12},
     }
     left_out = f" {len(shown):,} evenly spaced cells are drawn." if len(shown) < len(table) else ""
-    note = f"Bars are the confidence bounds of the look, the dotted line the ratio {wanted:g}.{left_out}"
-    return go.Figure(drawn, layout), note
+    note = f"Bars are the confidence bounds of the look, the dotted line the ratio {min_ratio:g}.{left_out}"
+    return go.Figure(traces, layout), note
 
 
-def _map(rule: NestedPlanRule, table: pd.DataFrame, asked: Group) -> tuple[go.Figure, str]:
-    """The lower bounds of a group of two parts or more: the first part down, the others across."""
-    down = asked.parts[0].count
+def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple[go.Figure, str]:
+    """Return a heat map of lower bounds: the first part as rows, all other parts as columns."""
+    down = group.parts[0].count
     across = len(table) // down
     rows, columns = thinned(down, MAX_SIDE), thinned(across, MAX_SIDE)
     grid = table["snr_low"].to_numpy().reshape(down, across)[np.ix_(rows, columns)]
-    names = [set_name(asked.attributes[a] for a in p.axes) for p in asked.parts]
-    first = [_part_text(rule, asked, 0, int(i), names[0]) for i in rows]
-    counts = [p.count for p in asked.parts[1:]]
+    names = [set_name(group.attributes[a] for a in p.axes) for p in group.parts]
+    first = [_part_text(rule, group, 0, int(i), names[0]) for i in rows]
+    counts = [p.count for p in group.parts[1:]]
     others = []
     for column in columns:
         places = np.unravel_index(int(column), counts)
-        texts = [_part_text(rule, asked, p + 1, int(i), names[p + 1]) for p, i in enumerate(places)]
+        texts = [_part_text(rule, group, p + 1, int(i), names[p + 1]) for p, i in enumerate(places)]
         others.append(" · ".join(texts))
     axes = [names[0], " · ".join(names[1:])]
     hover, unit = "%{y}<br>%{x}<br>at least %{z:.4g}", "lower bound<br>of the ratio"
-    told = {"texttemplate": "%{z:.3g}"} if grid.size <= 400 else {}  # colour never tells alone
-    figure = heat_map(grid, [first, others], axes, hover, unit, **told)
+    cell_texts = {"texttemplate": "%{z:.3g}"} if grid.size <= 400 else {}
+    figure = heat_map(grid, [first, others], axes, hover, unit, **cell_texts)
     note = f"Lower bounds; cells from {rule.snr:g} on stand out."
     if grid.size < len(table):
         note += f" {grid.size:,} evenly spaced cells are drawn."
     return figure, note
 
 
-def _part_text(rule: NestedPlanRule, asked: Group, part: int, index: int, name: str) -> str:
-    own = asked.parts[part]
-    columns = [rule.common.look.schema[asked.attributes[a]] for a in own.axes]
-    return short(own.family.text(columns, index) or "all records", name)
+def _part_text(rule: NestedPlanRule, group: Group, part: int, index: int, name: str) -> str:
+    queries = group.parts[part]
+    columns = [rule.common.look.schema[group.attributes[a]] for a in queries.axes]
+    return short(queries.family.text(columns, index) or "all records", name)
 
 
 def _watermark(figure: go.Figure) -> None:
