@@ -1,13 +1,16 @@
-"""What searches found, kept by content: in memory always, on disk as well unless that is switched off.
+"""Cache of strategy searches, in memory and optionally on disk.
 
-The key of a search is a hash of everything that determines it (`Search.key`), what is kept are its dual
-weights.  Weights from a file are hints: the strategy, its value, bound and privacy cost are computed from them again,
-and when they do not prove the gap that was asked, the search goes on from them.  A wrong file costs time, no accuracy.
+The key of a search is a hash of everything that determines it (`Search.key`), and the stored value
+is its dual weights. Weights from a file are initial values only: the strategy, its value, bound and
+privacy cost are recomputed from them, and if they do not prove the required gap, the search
+continues from them.  A wrong file costs time, never accuracy.
 
-Nothing here comes from records: a search knows the schema, the queries and their weights.  The folder may be deleted at
-any time.  It is the user's cache folder, or the one that DP_WORKBENCH_CACHE names; "off" keeps everything in memory.
+No entry depends on records: a search depends on the schema, the queries and their weights only.
+The folder may be deleted at any time.  It is the user's cache folder, or the value of
+DP_WORKBENCH_CACHE; "off" keeps entries in memory.
 
-A file holds one JSON line (format, key, number of weights, checksum) and the weights as little-endian doubles.
+A file holds one JSON line (format, key, number of weights, checksum) and the weights as
+little-endian doubles.
 """
 
 from __future__ import annotations
@@ -38,34 +41,38 @@ SUFFIX = ".weights"
 MEMORY_BYTES = 192 * 2**20
 HINT_BYTES = 32 * 2**20
 DISK_BYTES = 256 * 2**20
-WORTH = 2_000  # squared class coordinates below which a search is quicker than opening a file
-NEIGHBOURS = 8  # hints kept for one shape
-TIMED = "time limit"  # what the status of a search says that was ended before it was over
+# squared class coordinates below which a search is quicker than opening a file
+WORTH = 2_000
+# stored initial values per shape of search
+MAX_HINTS_PER_SHAPE = 8
+# part of the status of a search that a time limit ended
+TIME_LIMIT_STATUS = "time limit"
 Hints = Mapping[str, tuple[tuple[Array, Array], ...]]
-_Kept = TypeVar("_Kept")
+_Value = TypeVar("_Value")
 
 
-class Bounded(Generic[_Kept]):
-    """Values by key up to a number of bytes; the one that was not used for longest goes first."""
+class Bounded(Generic[_Value]):
+    """Least-recently-used cache with a limit in bytes."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
-        self._values: OrderedDict[str, tuple[_Kept, Mapping[Hashable, int]]] = OrderedDict()
+        self._values: OrderedDict[str, tuple[_Value, Mapping[Hashable, int]]] = OrderedDict()
         self._holders: Counter[Hashable] = Counter()
         self._lock = threading.Lock()
 
-    def get(self, key: str) -> _Kept | None:
-        """Return the value, or None when it is not there."""
+    def get(self, key: str) -> _Value | None:
+        """Return the value, or None if the key is absent."""
         with self._lock:
             if key not in self._values:
                 return None
             self._values.move_to_end(key)
             return self._values[key][0]
 
-    def put(self, key: str, value: _Kept, size: int | Mapping[Any, int]) -> None:
-        """Keep a value of ``size`` bytes, unless it alone is too large.
+    def put(self, key: str, value: _Value, size: int | Mapping[Any, int]) -> None:
+        """Store a value of ``size`` bytes, unless it alone exceeds the limit.
 
-        A size by parts counts each part once, however many values are made of it; a part takes the same in all of them.
+        A mapping gives the size by parts; a part that several values share counts once, and has the
+        same size in all of them.
         """
         parts: Mapping[Hashable, int] = size if isinstance(size, Mapping) else {("alone", key): size}
         with self._lock:
@@ -73,7 +80,7 @@ class Bounded(Generic[_Kept]):
                 self._drop(key)
             if sum(parts.values()) <= self.limit:
                 self._values[key] = (value, parts)
-                self.used += sum(taken for part, taken in parts.items() if not self._holders[part])
+                self.used += sum(part_size for part, part_size in parts.items() if not self._holders[part])
                 self._holders.update(parts.keys())
             while self.used > self.limit:
                 self._drop(next(iter(self._values)))
@@ -81,24 +88,24 @@ class Bounded(Generic[_Kept]):
     def _drop(self, key: str) -> None:
         _, parts = self._values.pop(key)
         self._holders.subtract(parts.keys())
-        for part, taken in parts.items():
+        for part, part_size in parts.items():
             if not self._holders[part]:
                 del self._holders[part]
-                self.used -= taken
+                self.used -= part_size
 
-    def snapshot(self) -> dict[str, _Kept]:
+    def snapshot(self) -> dict[str, _Value]:
         """Return all values by key."""
         with self._lock:
             return {key: value for key, (value, _) in self._values.items()}
 
 
 class SolveCache:
-    """Solutions of searches by content.
+    """Solutions of searches by content hash.
 
     Parameters
     ----------
-    folder : where weights are written too; None keeps them in memory only.
-    memory, disk : most bytes to hold in memory and in the folder.
+    folder : folder for the weights; None stores them in memory only.
+    memory, disk : limits in bytes of the memory and of the folder.
     """
 
     def __init__(self, folder: Path | None = None, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES) -> None:
@@ -110,11 +117,13 @@ class SolveCache:
         self._lock = threading.Lock()
 
     def recall(self, search: Search) -> Solution | None:
-        """Return what this process found for an equal search, or None."""
+        """Return the solution of an equal search of this process, or None."""
         return self._solutions.get(search.key)
 
     def weights(self, search: Search) -> Array | None:
-        """Return the weights that a file holds for an equal search, unchecked, or None. Shape (orbits,)."""
+        """Return the weights of an equal search from its file, not validated, or None. Shape
+        (orbits,).
+        """
         return self._read(search.key) if _worth_a_file(search) else None
 
     def _read(self, key: str) -> Array | None:
@@ -132,36 +141,40 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return numbers kept under a key, or None, and whether this process found them itself. Any shape."""
-        own = self._numbers.get(key)
-        return (own, True) if own is not None else (self._read(key), False)
+        """Return the numbers stored under a key, or None, and whether this process computed them.
+        Any shape.
+        """
+        values = self._numbers.get(key)
+        return (values, True) if values is not None else (self._read(key), False)
 
     def keep_numbers(self, key: str, values: Array) -> None:
-        """Keep numbers under a key: the centers and complements of a request. Any shape."""
+        """Store numbers under a key: the centers and complements of a workload. Any shape."""
         self._numbers.put(key, values, values.nbytes)
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return weights to start from, by the shape of a search; see `nearest`."""
+        """Return initial weights by the shape of a search; see `nearest`."""
         return self._hints.snapshot()
 
     def keep(self, search: Search, found: Solution) -> None:
-        """Keep a solution, unless a limit of time ended its search."""
-        if TIMED in found.status or search.method == "fourier":  # Fourier strategies are no search, they are a formula
+        """Store a solution, unless a time limit ended its search."""
+        if TIME_LIMIT_STATUS in found.status or search.method == "fourier":  # Fourier strategies are a closed form
             return
-        self._solutions.put(search.key, found, _bytes(found))
+        self._solutions.put(search.key, found, _solution_bytes(found))
         if _worth_a_file(search):
             self._save(search.key, found.dual)
 
     def suggest(self, search: Search, found: Solution) -> None:
-        """Offer the weights, whatever ended the search, to later searches of the same shape."""
+        """Store the weights, whatever ended the search, as initial values for later searches of the
+        same shape.
+        """
         others = [h for h in self._hints.get(search.shape) or () if not np.array_equal(h[0], search.fingerprint)]
-        kept = ((search.fingerprint, found.dual), *others[: NEIGHBOURS - 1])
-        self._hints.put(search.shape, kept, sum(a.nbytes + b.nbytes for a, b in kept))
+        hints = ((search.fingerprint, found.dual), *others[: MAX_HINTS_PER_SHAPE - 1])
+        self._hints.put(search.shape, hints, sum(a.nbytes + b.nbytes for a, b in hints))
 
     def _save(self, key: str, values: Array) -> None:
         if self.folder is not None:
-            with suppress(OSError):  # a full disk or a folder that is read only: then memory has to do
+            with suppress(OSError):  # a full disk or a read-only folder: only memory is used
                 self._write(self.folder, key, values)
 
     def _write(self, folder: Path, key: str, mass: Array) -> None:
@@ -179,7 +192,7 @@ class SolveCache:
         with self._lock:
             first = self._written == 0
             self._written += len(body)
-            # the folder is measured at the first write, and whenever an eighth of the bound was added since
+            # the folder is measured at the first write, and after every eighth of the limit
             due = first or self._written > self.disk // 8
             if due:
                 self._written = 1
@@ -187,15 +200,15 @@ class SolveCache:
             self._trim(folder)
 
     def _trim(self, folder: Path) -> None:
-        """Delete the files that were not used for longest, until the folder is within its bound."""
-        found = []
+        """Delete the least recently used files until the folder is within its limit."""
+        files = []
         for path in folder.iterdir():
             if path.suffix in (SUFFIX, ".part"):
                 with suppress(OSError):
                     status = path.stat()
-                    found.append((status.st_mtime_ns, status.st_size, path))
-        excess = sum(size for _, size, _ in found) - 7 * self.disk // 8
-        for _, size, path in sorted(found):
+                    files.append((status.st_mtime_ns, status.st_size, path))
+        excess = sum(size for _, size, _ in files) - 7 * self.disk // 8
+        for _, size, path in sorted(files):
             if excess <= 0:
                 break
             with suppress(OSError):
@@ -204,19 +217,19 @@ class SolveCache:
 
 
 def nearest(hints: Hints, search: Search) -> Array | None:
-    """Return the weights of the search of the same shape whose Gram is most alike, or None."""
-    alike = hints.get(search.shape, ())
-    if not alike:
+    """Return the weights of the search of the same shape with the most similar Gram, or None."""
+    candidates = hints.get(search.shape, ())
+    if not candidates:
         return None
-    return min(alike, key=lambda hint: float(np.abs(hint[0] - search.fingerprint).sum()))[1]
+    return min(candidates, key=lambda hint: float(np.abs(hint[0] - search.fingerprint).sum()))[1]
 
 
 def default_folder() -> Path | None:
-    """Return the folder that the environment asks for, the user's cache folder, or None when it is switched off."""
-    asked = os.environ.get(VARIABLE, "").strip()
-    if asked.lower() == "off":
+    """Return the folder named by the environment, the user's cache folder, or None for "off"."""
+    setting = os.environ.get(VARIABLE, "").strip()
+    if setting.lower() == "off":
         return None
-    return Path(asked).expanduser() if asked else platformdirs.user_cache_path("dp-query-workbench") / "searches"
+    return Path(setting).expanduser() if setting else platformdirs.user_cache_path("dp-query-workbench") / "searches"
 
 
 @lru_cache(maxsize=4)
@@ -225,7 +238,7 @@ def _cache(folder: Path | None) -> SolveCache:
 
 
 def default_cache() -> SolveCache:
-    """Return the cache that `plan` uses; one for all threads of a process and for each folder."""
+    """Return the cache of `plan`: one per process and folder, shared by all threads."""
     return _cache(default_folder())
 
 
@@ -238,6 +251,6 @@ def _worth_a_file(search: Search) -> bool:
     return search.factor.dimension**2 >= WORTH
 
 
-def _bytes(found: Solution) -> int:
-    # a strategy that is used for variances keeps a span of the size of its reconstruction, too
-    return found.strategy.rows.nbytes + 2 * found.strategy.pinv.nbytes + found.dual.nbytes
+def _solution_bytes(solution: Solution) -> int:
+    # a strategy used for variances also caches its span, of the size of its reconstruction
+    return solution.strategy.rows.nbytes + 2 * solution.strategy.pinv.nbytes + solution.dual.nbytes

@@ -1,4 +1,4 @@
-"""Strategy search of one residual space, as a hashable value."""
+"""Strategy search of one residual space, as a hashable value, and its expected cost."""
 
 from __future__ import annotations
 
@@ -26,15 +26,23 @@ from engine.residuals.dual_solver import (
 from engine.residuals.split import Axes, Complement, digest
 from engine.residuals.symmetry import count_symmetries
 
-FORMAT = "search/2"  # part of every key: raise it when equal searches may have other weights
-PRODUCTS, EIGEN = 2e10, 8e9  # floating point operations a second of products and eigenvalue problems, one core
-DENSE = 4.5e10  # the same of products of matrices with hundreds of rows
-MAX_CHECKED = 5_000  # class coordinates up to which a forecast looks for symmetries
-DEFAULT = Options()
-MIX = 1e-4  # share of uniform weights in a start
-TURNS = 10  # sweeps that a search in turns takes, for forecasts
-MET = 600  # directions in which rows that couple attributes and a product are bounded together; see `turns`
-FAR = 100.0  # a search that ends this many gaps away from the one asked is tried again from the uniform start
+# part of every key: raise it when equal searches may have other weights
+FORMAT = "search/2"
+# floating point operations per second of matrix products and of eigenvalue problems, on one core
+PRODUCTS, EIGEN = 2e10, 8e9
+# the same of products of matrices with hundreds of rows
+DENSE_PRODUCTS = 4.5e10
+# class coordinates up to which a forecast counts symmetries
+MAX_SYMMETRY_COORDINATES = 5_000
+DEFAULT_OPTIONS = Options()
+# share of uniform weights in initial weights
+UNIFORM_SHARE = 1e-4
+# expected sweeps of an alternating search, for forecasts
+TURNS = 10
+# directions in which rows that couple axes and a product are bounded together; see `alternating`
+MET = 600
+# ratio of final to required gap from which a search is repeated from uniform weights
+MAX_GAP_RATIO = 100.0
 PROBLEMS: Mapping[str, type[DualProblem]] = {
     "optimal": DualProblem,
     "eigenbasis": FixedBasisProblem,
@@ -44,16 +52,18 @@ PROBLEMS: Mapping[str, type[DualProblem]] = {
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Search:
-    """A class Gram, its lift, the kind of problem, and when to stop.
+    """A class Gram, its lift, the kind of problem, and the stopping rule.
 
     Attributes
     ----------
     factor : the class Gram.
-    centers : one center vector an attribute, None for uniform.
-    complements : how pairs pass their class coordinates down, by the positions of their attributes.
-    spaces : positions of the attributes of spaces that are measured together; empty for the one space on all of them.
+    centers : one center vector per attribute, None for uniform.
+    complements : tuned complements, by the positions of their pair.
+    spaces : positions of the attributes of each space, for spaces measured by one strategy; empty
+        for the one space on all.
     method : a name in ``PROBLEMS``.
-    options : when to stop; the deadline is no part of the identity, because a search that it stopped is never kept.
+    options : stopping rule.  The deadline is not part of the identity, because a search that it
+        ended is never stored.
     """
 
     factor: Factor
@@ -61,20 +71,22 @@ class Search:
     complements: Mapping[Axes, Complement] = field(default_factory=dict)
     spaces: tuple[Axes, ...] = ()
     method: str = "optimal"
-    options: Options = DEFAULT
+    options: Options = DEFAULT_OPTIONS
 
     @property
     def cells(self) -> int:
-        """Number of cells of the table that the search is about."""
+        """Number of cells of the table."""
         return math.prod(self.factor.sizes)
 
     @cached_property
     def shape(self) -> str:
-        """Identity of all but the numbers in the Gram: searches of one shape have weights of one length."""
+        """Identity of all but the entries of the Gram: searches of one shape have weights of one
+        length.
+        """
         kind = (FORMAT, self.method, self.factor.sizes, self.factor.low_rank, self.factor.matrix.shape)
         passed = tuple((pair, self.complements[pair].key) for pair in sorted(self.complements))
-        given = tuple(map(digest, self.centers)), passed, self.spaces
-        return hashlib.sha256(repr((kind, given)).encode()).hexdigest()
+        split = tuple(map(digest, self.centers)), passed, self.spaces
+        return hashlib.sha256(repr((kind, split)).encode()).hexdigest()
 
     @cached_property
     def key(self) -> str:
@@ -84,7 +96,9 @@ class Search:
 
     @cached_property
     def fingerprint(self) -> Array:
-        """Diagonal of the class Gram in shares of its trace, shape (class coordinates,): tells near searches apart."""
+        """Diagonal of the class Gram in shares of its trace, shape (class coordinates,), to compare
+        searches.
+        """
         matrix = self.factor.matrix
         diagonal = np.einsum("rc,rc->c", matrix, matrix) if self.factor.low_rank else np.diagonal(matrix)
         shares: Array = diagonal / diagonal.sum()
@@ -93,7 +107,8 @@ class Search:
     def problem(self) -> DualProblem:
         """Return the problem, ready to be evaluated."""
         sizes = self.factor.sizes
-        # a copy has one order and one alignment, so that sums have the same last digit after a journey
+        # copies have a fixed memory order and alignment, so that sums have the same last digit in
+        # every process
         factor = replace(self.factor, matrix=np.array(self.factor.matrix, order="C"))
         centers = [None if pi is None else np.array(pi) for pi in self.centers]
         lift = Lift(sizes, centers)
@@ -106,16 +121,22 @@ class Search:
         return PROBLEMS[self.method](lift=lift, factor=factor)
 
     def cell_weights(self, mass: Array) -> Array:
-        """Return the weight of every cell, with sum 1, from that of every orbit. Shapes (orbits,) and (cells,)."""
+        """Return the weight of every cell, with sum 1, from that of every orbit. Shapes (orbits,)
+        and (cells,).
+        """
         problem = self.problem()
         weights: Array = (mass / problem.multiplicity)[problem.orbit] / mass.sum()
         return weights
 
     def run(self, known: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
-        """Return the strategy. Weights have shape (orbits,).
+        """Return the strategy.
 
-        ``known`` holds weights that someone found for this very search: they are taken when they prove the gap that is
-        asked, and are started from otherwise.  ``near`` holds weights of a similar search to start from.
+        Parameters
+        ----------
+        known : weights of an equal search, shape (orbits,): the result if they prove the required
+            gap, initial weights otherwise.
+        near : weights of a similar search, as initial weights. Shape (orbits,).
+        watch : called with the current gap after every evaluation; may raise to cancel.
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
@@ -123,22 +144,27 @@ class Search:
                 return problem.solution(known, "optimal")
             first = start(problem, near if known is None else known)
             mass, status = problem.maximise(self.options, first, watch=watch)
-            found = problem.solution(mass, status)
-            if first is not None and status.startswith("stopped where") and found.gap > FAR * self.options.gap:
-                again = problem.solution(*problem.maximise(self.options, watch=watch))  # the start led nowhere
-                found = min(found, again, key=lambda s: s.gap)
-            return found
+            best = problem.solution(mass, status)
+            # the initial weights may have misled the search: repeat it from uniform ones
+            if first is not None and status.startswith("stopped where") and best.gap > MAX_GAP_RATIO * self.options.gap:
+                second = problem.solution(*problem.maximise(self.options, watch=watch))
+                best = min(best, second, key=lambda s: s.gap)
+            return best
 
     def _proves(self, problem: DualProblem, mass: Array) -> bool:
-        # the search stopped when value over bound reached the gap; the last digit may differ when computed again
+        # the search stopped when value over bound reached the gap; a recomputed gap may differ in
+        # the last digit
         T, d = problem.evaluate(mass)
         gap = math.sqrt(float(d.max()) * float(mass.sum()) / T) - 1.0
         return gap <= self.options.gap * (1.0 + 1e-6) + 1e-15
 
     def replay(self, mass: Array, status: str) -> Solution:
-        """Return the strategy of recorded weights, however good they are; raise ValueError when they do not fit.
+        """Return the strategy of recorded weights, whatever gap they prove. Weights have shape
+        (orbits,).
 
-        Weights have shape (orbits,).
+        Raises
+        ------
+        ValueError : the weights have the wrong length.
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
@@ -148,7 +174,9 @@ class Search:
 
 
 def usable(problem: DualProblem, mass: Array | None) -> bool:
-    """Return whether an array may stand for the weights of a problem. Its shape must be (orbits,)."""
+    """Return whether an array is a valid vector of weights for a problem. Its shape must be
+    (orbits,).
+    """
     return (
         mass is not None
         and mass.shape == (problem.variables,)
@@ -158,13 +186,14 @@ def usable(problem: DualProblem, mass: Array | None) -> bool:
 
 
 def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return near weights mixed with a little of the uniform ones, because a weight of zero would stay zero.
+    """Return near weights mixed with a small share of uniform ones, because zero weights would stay
+    zero.
 
     Shape (orbits,).
     """
     if near is None or not usable(problem, near):
         return None
-    mixed: Array = (1.0 - MIX) * near + MIX * problem.multiplicity / problem.multiplicity.sum()
+    mixed: Array = (1.0 - UNIFORM_SHARE) * near + UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
     return mixed
 
 
@@ -175,23 +204,29 @@ def dense_bytes(rank: int, dimension: int, cells: int) -> int:
 
 
 def step_seconds(rank: int, cells: int) -> float:
-    """Return what one evaluation of a search without symmetries takes, in seconds on one idle core."""
+    """Return the expected time of one evaluation without symmetries, in seconds on one idle core."""
     return 4.0 * rank**2 * cells / PRODUCTS + 12.0 * rank**3 / EIGEN
 
 
 def eigen_seconds(rank: int) -> float:
-    """Return what one symmetric eigenvalue problem takes, in seconds on one idle core: large ones run at a higher rate.
+    """Return the expected time of one symmetric eigenvalue problem, in seconds on one idle core.
 
-    `step_seconds` knows one rate for all: what it says decides what is searched, and may not move with machines.
+    Large problems run at a higher rate.  `step_seconds` uses one constant rate instead, because
+    decisions that depend on it must be the same on all machines.
     """
     return 1.5e-6 * rank + 3e-8 * rank**2 + 1.4e-10 * rank**3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a search takes: seconds on one idle core, bytes while it runs, and bytes of the strategy that it leaves.
+    """Expected cost of a search.
 
-    ``turns`` says that attributes take turns, which ends near the optimum with a bound that stays below it.
+    Attributes
+    ----------
+    seconds : time on one idle core.
+    peak : bytes while it runs.
+    kept : bytes of the resulting strategy.
+    turns : whether it is an alternating search, whose bound stays below the value.
     """
 
     seconds: float
@@ -203,9 +238,10 @@ class Cost:
 def low_rank_cost(
     sizes: tuple[int, ...], rank: int, factor: Factor | None, gap: float, dimension: int | None = None
 ) -> Cost:
-    """Return the cost of a search on few query rows; ``factor`` tells its symmetries when it is there already.
+    """Return the cost of a search on few query rows; symmetries are counted if the ``factor``
+    exists already.
 
-    ``dimension`` is the number of class coordinates when they are those of several spaces.
+    ``dimension`` is the number of class coordinates if they belong to several spaces.
     """
     dimension, cells = math.prod(n - 1 for n in sizes) if dimension is None else dimension, math.prod(sizes)
     reversals, swaps = (
@@ -213,10 +249,10 @@ def low_rank_cost(
     )
     blocks, part, orbits = 2**reversals, math.ceil(rank / 2**reversals), cells / 2 ** (reversals + swaps)
     steps = 20.0 * max(1.0, -2.0 - math.log10(gap))
-    each = blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
-    seconds = steps * each + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
-    kept = 8.0 * rank * (cells + 2.0 * dimension)
-    return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), kept=kept)
+    step_cost = blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
+    seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
+    strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
+    return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), kept=strategy_bytes)
 
 
 def full_rank_cost(
@@ -226,35 +262,42 @@ def full_rank_cost(
     dimension: int | None = None,
     centers: Sequence[Array | None] = (),
 ) -> Cost:
-    """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are no products.
+    """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are not
+    products.
 
-    ``dimension`` is the number of class coordinates when they are those of several spaces, which have no symmetries.
-    Neither has an attribute with a center of its own, shape (n_i,): tuned ones lean to one side.
+    ``dimension`` is the number of class coordinates if they belong to several spaces, which have no
+    symmetries.  Attributes with a tuned center, shape (n_i,), have none either.
     """
-    several, cells = dimension is not None, math.prod(sizes)
+    is_joint, cells = dimension is not None, math.prod(sizes)
     dimension = math.prod(n - 1 for n in sizes) if dimension is None else dimension
-    checked = not several and SYMMETRY_FROM <= dimension <= MAX_CHECKED
-    found = [sum(count_symmetries(f, Lift(sizes))) for f in joint] if checked else [0]
-    free = len(sizes) - sum(pi is not None for pi in centers)
-    halvings = min(found, default=free)  # products of the usual families may be reversed axis by axis
+    checked = not is_joint and SYMMETRY_FROM <= dimension <= MAX_SYMMETRY_COORDINATES
+    symmetry_counts = [sum(count_symmetries(f, Lift(sizes))) for f in joint] if checked else [0]
+    uniform_axes = len(sizes) - sum(pi is not None for pi in centers)
+    halvings = min(
+        symmetry_counts, default=uniform_axes
+    )  # products of common families are invariant under reversal of each axis
     steps = 2.0 + 2.0 * max(0.5, -2.0 - math.log10(gap))
     blocks, part, orbits = 2**halvings, math.ceil(dimension / 2**halvings), cells / 2**halvings
-    each = blocks * (4.0 * part**2 * orbits / DENSE + eigen_seconds(part))
-    # roots and the strategy: products over all coordinates block by block, and reading and writing what they hold
-    ends = blocks * (6.0 * part**2 * dimension / DENSE + 2.0 * eigen_seconds(part)) + 2.2e-7 * dimension**2
-    seconds = steps * each + ends + 1e-3
-    kept = 8.0 * dimension * (cells + 2.0 * dimension)
-    return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=kept)
+    step_cost = blocks * (4.0 * part**2 * orbits / DENSE_PRODUCTS + eigen_seconds(part))
+    # roots and the strategy: matrix products over all coordinates, block by block, and memory
+    # traffic
+    setup_seconds = (
+        blocks * (6.0 * part**2 * dimension / DENSE_PRODUCTS + 2.0 * eigen_seconds(part)) + 2.2e-7 * dimension**2
+    )
+    seconds = steps * step_cost + setup_seconds + 1e-3
+    strategy_bytes = 8.0 * dimension * (cells + 2.0 * dimension)
+    return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=strategy_bytes)
 
 
 def turns_cost(sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]) -> Cost:
-    """Return the cost of a search in turns, one attribute after the other.
+    """Return the cost of an alternating search over the attributes.
 
-    ``ranks`` has the number of rows of every factor that couples attributes, centers have shape (n_i,).
+    ``ranks`` has the number of rows of every factor that couples attributes; centers have shape
+    (n_i,).
     """
-    alone = [full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)]
+    axis_costs = [full_rank_cost((n,), [], gap, None, [pi]) for n, pi in zip(sizes, centers, strict=True)]
     entries = sum(ranks) * math.prod(n - 1 for n in sizes)
-    seconds = TURNS * math.fsum(c.seconds for c in alone) + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
+    seconds = TURNS * math.fsum(c.seconds for c in axis_costs) + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
     seconds += 12.0 * (MET + sum(ranks)) * MET**2 / EIGEN if ranks else 0.0
-    peak = max(c.peak for c in alone) + 8.0 * (8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0))
-    return Cost(seconds=seconds, peak=peak, kept=math.fsum(c.kept for c in alone), turns=True)
+    peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0))
+    return Cost(seconds=seconds, peak=peak, kept=math.fsum(c.kept for c in axis_costs), turns=True)
