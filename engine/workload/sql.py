@@ -1,22 +1,17 @@
-"""Workloads from SQL statements.
+"""Translation of SQL statements to workloads.
 
-SQL conditions on public cells: what stands behind WHERE, turned into a `Condition`, or refused with the reason.
+Each ``SELECT ... COUNT(*) FROM t WHERE ... GROUP BY ...`` becomes one or more query groups. sqlglot
+parses the text, within limits on its size and nesting; nothing is executed and no table is read.
+A statement that is not a plain SELECT of counts, or has no exact translation, is refused with the
+reason.
 
-A condition is accepted only when every cell meets it as a whole or not at all, so that the counts of the workload are
-the counts that the SQL asks for.  The records are read as the schema encodes them: what it collects as missing or as
-other counts as that label.
+WHERE becomes a `Condition`. It is accepted only if, for each cell of the schema, it holds for all
+values in the cell or for none, so that the workload has exactly the counts of the SQL. Values are
+compared after encoding: a value that the schema collects as missing or as other has that label.
 
-GROUP BY: the sets of attributes that it asks for, and how CASE puts the cells of an attribute together.
-
-SQL as text: statements taken apart within limits, everything refused that is no plain SELECT, and an example.
-
-Parsing is the work of sqlglot; nothing is executed.
-
-Workloads from SQL: every ``SELECT ... COUNT(*) FROM t WHERE ... GROUP BY ...`` becomes one query group or more.
-
-The text is parsed and never executed; no table is looked at.  What the workload cannot ask exactly is refused with
-the reason.  A GROUP BY asks every combination of cells that WHERE leaves possible, also those without records, which
-a database would leave out.
+GROUP BY becomes sets of attributes; CASE merges cells of an attribute into bands. A group has a query
+for each combination of cells that WHERE allows, including combinations without records, which a
+database would omit.
 """
 
 from __future__ import annotations
@@ -45,9 +40,11 @@ from engine.workload.schema import Schema
 from engine.workload.workload import Group, Workload, make_group
 
 MAX_DEPTH = 60
-MAX_NUMBER = 2**53  # whole numbers up to here are exact
-MAX_ARITHMETIC_CELLS = 4_000_000  # cells on which a condition with arithmetic is tried out
-COMPARE: dict[type[exp.Expr], str] = {
+# floats represent integers exactly up to here
+MAX_NUMBER = 2**53
+# cells on which a condition with arithmetic is evaluated
+MAX_ARITHMETIC_CELLS = 4_000_000
+_COMPARISON_SIGN: dict[type[exp.Expr], str] = {
     exp.LT: "<",
     exp.LTE: "<=",
     exp.GT: ">",
@@ -55,25 +52,25 @@ COMPARE: dict[type[exp.Expr], str] = {
     exp.EQ: "=",
     exp.NEQ: "<>",
 }
-FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
-PYTHON = {"=": "==", "<>": "!="}
-ALLOWED = "Conditions compare attributes with constants: =, <>, <, <=, >, >=, BETWEEN, IN, AND, OR, NOT"
+_MIRRORED_SIGN = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "<>": "<>"}
+_PYTHON_SIGN = {"=": "==", "<>": "!="}
+_ALLOWED_TEXT = "Conditions compare attributes with constants: =, <>, <, <=, >, >=, BETWEEN, IN, AND, OR, NOT"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """The attributes as SQL names them.
+    """Resolution of SQL column names to attributes of a schema.
 
     Attributes
     ----------
-    qualifiers : names of the table in lower case; a column may be written ``table.column`` with one of them.
+    qualifiers : lower-case names of the table that are allowed before a column, as in ``table.column``.
     """
 
     schema: Schema
     qualifiers: frozenset[str] = frozenset()
 
     def find(self, node: exp.Expr) -> Attribute:
-        """Return the attribute that a column names; case, and signs that need quotes, may be written loosely."""
+        """Return the attribute of a column node; see `named` for the matching."""
         if (
             not isinstance(node, exp.Column)
             or extra(node, "this", "table")
@@ -85,18 +82,22 @@ class Columns:
         return self.named(node.name)
 
     def named(self, name: str) -> Attribute:
-        """Return the attribute of this name."""
+        """Return the attribute of this name.
+
+        A name without an exact match is matched without regard to case, and with underscores in place
+        of characters that need quotes, if the match is unique.
+        """
         if name in self.schema:
             return self.schema[name]
         if len(name) > MAX_NAME:
             raise WorkloadError(f"There is no attribute of a name with {len(name):,} characters.")
         for rule in (str.casefold, word, lambda text: word(text).casefold()):
-            found = [a for a in self.schema.attributes if rule(a.name) == rule(name)]
-            if len(found) == 1:
-                return found[0]
-            if found:
+            matches = [a for a in self.schema.attributes if rule(a.name) == rule(name)]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
                 raise WorkloadError(
-                    f"The column {shown(name)} could be {' or '.join(shown(a.name) for a in found[:5])}. Write the "
+                    f"The column {shown(name)} could be {' or '.join(shown(a.name) for a in matches[:5])}. Write the "
                     "name exactly, in double quotes."
                 )
         near = near_matches(name, self.schema.names) or f"; there are {', '.join(map(shown, self.schema.names[:8]))}"
@@ -111,20 +112,25 @@ def said(node: exp.Expr | None, limit: int = 80) -> str:
     if node is None:
         return "nothing"
     try:
-        found = node.sql(dialect="duckdb", comments=False)
+        sql = node.sql(dialect="duckdb", comments=False)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        found = type(node).__name__.upper()
-    found = " ".join(found.split())
-    return found if len(found) <= limit else f"{found[: limit - 3]}..."
+        sql = type(node).__name__.upper()
+    sql = " ".join(sql.split())
+    return sql if len(sql) <= limit else f"{sql[: limit - 3]}..."
 
 
 def extra(node: exp.Expr, *allowed: str) -> list[str]:
-    """Return the clauses of a node that are given but not among the allowed ones."""
+    """Return the non-empty clauses of a node that are not in ``allowed``."""
     return [key for key, value in node.args.items() if value and key not in allowed]
 
 
 def read(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
-    """Return the condition that an expression states.  Raises: WorkloadError."""
+    """Translate an expression to a condition.
+
+    Raises
+    ------
+    WorkloadError : if the expression is not supported, or not exact on the cells.
+    """
     if depth > MAX_DEPTH:
         raise WorkloadError(f"The condition is nested more than {MAX_DEPTH} levels deep. Write it flatter.")
     if isinstance(node, exp.Paren):
@@ -140,20 +146,20 @@ def read(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
         return conditions.both(sides)
     if isinstance(node, exp.In) and not extra(node, "this", "expressions") and node.expressions:
         return conditions.either([_comparison(node.this, "=", item, columns) for item in node.expressions])
-    if type(node) in COMPARE:
-        return _comparison(node.this, COMPARE[type(node)], node.expression, columns)
+    if type(node) in _COMPARISON_SIGN:
+        return _comparison(node.this, _COMPARISON_SIGN[type(node)], node.expression, columns)
     if isinstance(node, exp.Is):
         raise WorkloadError(f"{said(node)}: every record lies in a cell. Name the cell that collects missing values.")
-    raise WorkloadError(f"{said(node)} cannot be asked here. {ALLOWED}.")
+    raise WorkloadError(f"{said(node)} cannot be asked here. {_ALLOWED_TEXT}.")
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
     left, right = left.unnest(), right.unnest()
     if isinstance(right, exp.Column) and _is_constant(left):
-        left, sign, right = right, FLIP[sign], left
+        left, sign, right = right, _MIRRORED_SIGN[sign], left
     if isinstance(left, exp.Column) and _is_constant(right):
         attribute = columns.find(left)
-        return conditions.of_cells(attribute, _inside(attribute, sign, _constant(right)))
+        return conditions.of_cells(attribute, _cells_of_comparison(attribute, sign, _constant(right)))
     return _arithmetic(left, sign, right, columns)
 
 
@@ -190,21 +196,21 @@ def _constant(node: exp.Expr) -> str | int | float:
     raise WorkloadError(f"{said(node)} is not a finite number. Write it in digits, such as 20 or 1.5.")
 
 
-def _inside(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Cells of one attribute that a comparison with a constant holds for."""
+def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
+    """Return the mask of the cells of one attribute for which a comparison with a constant holds."""
     if a.labels is not None:
         if not isinstance(constant, str):
             raise WorkloadError(
                 f"'{a.name}' has labels. Compare it with one in single quotes, such as '{a.labels[0]}'."
             )
-        if sign not in PYTHON:
+        if sign not in _PYTHON_SIGN:
             raise WorkloadError(f"The labels of '{a.name}' have no order, so {sign} means nothing. Use =, <> or IN.")
         if constant not in a.labels:
             near = near_matches(constant, a.labels) or f"; the first ones are {', '.join(map(shown, a.labels[:6]))}"
             raise WorkloadError(f"'{a.name}' has no label {shown(constant)}{near}. Case and spaces count.")
         return np.array([(label == constant) == (sign == "=") for label in a.labels])
     if a.is_dated:
-        return _dated(a, sign, constant)
+        return _cells_of_dates(a, sign, constant)
     if isinstance(constant, str):
         raise WorkloadError(f"'{a.name}' is a number, but {shown(constant)} is a text. Write a number without quotes.")
     if a.edges is None:
@@ -212,14 +218,14 @@ def _inside(a: Attribute, sign: str, constant: str | int | float) -> Inside:
         return np.asarray((compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant))
     yes, cut = _binned(a, sign, float(constant), a.integer)
     if len(cut):
-        whole_edges = all(map(float.is_integer, a.edges))
-        helps = not a.integer and whole_edges and not len(_binned(a, sign, float(constant), True)[1])
-        raise _cut(a, sign, float(constant), int(cut[0]), helps)
+        has_integer_edges = all(map(float.is_integer, a.edges))
+        helps = not a.integer and has_integer_edges and not len(_binned(a, sign, float(constant), True)[1])
+        raise _cut_error(a, sign, float(constant), int(cut[0]), helps)
     return yes
 
 
-def _dated(a: Attribute, sign: str, constant: str | int | float) -> Inside:
-    """Cells of dates that a comparison holds for."""
+def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Inside:
+    """Return the mask of the date cells for which a comparison holds."""
     if not isinstance(constant, str):
         raise WorkloadError(f"'{a.name}' holds dates. Write them as in DATE '{a.days(0)[0]}'.")
     held, cut = compared_dates(a, sign, constant, clip=a.clip)
@@ -230,19 +236,23 @@ def _dated(a: Attribute, sign: str, constant: str | int | float) -> Inside:
     return held
 
 
-def _binned(a: Attribute, sign: str, c: float, whole: bool) -> tuple[Inside, npt.NDArray[np.intp]]:
-    """Bins of which every value meets a comparison, and the bins that it cuts through."""
+def _binned(a: Attribute, sign: str, c: float, integer: bool) -> tuple[Inside, npt.NDArray[np.intp]]:
+    """Return the mask of the bins whose values all satisfy a comparison, and the positions of cut bins.
+
+    With ``integer`` the values, and therefore the edges, are integers.
+    """
     edges = np.array(a.edges)
     low, high = edges[:-1].copy(), edges[1:].copy()
-    if a.clip:  # numbers outside are counted in the first and the last bin
+    if a.clip:
+        # values outside the edges are counted in the first and the last bin
         low[0], high[-1] = -math.inf, math.inf
     is_open = np.arange(a.size) < a.size - 1
-    if whole:  # the edges are whole numbers, too
+    if integer:
         high = np.where(is_open, high - 1, high)
         is_open = np.zeros(a.size, dtype=bool)
     if sign in ("=", "<>"):
         yes, no = (low == c) & (high == c), (c < low) | (high < c) | (is_open & (high == c))
-        no |= whole and not c.is_integer()
+        no |= integer and not c.is_integer()
     elif sign in ("<", ">="):
         yes, no = (high < c) | (is_open & (high == c)), low >= c
     else:
@@ -251,8 +261,11 @@ def _binned(a: Attribute, sign: str, c: float, whole: bool) -> tuple[Inside, npt
     return inside, np.flatnonzero(~(yes | no))
 
 
-def _cut(a: Attribute, sign: str, c: float, i: int, helps: bool) -> WorkloadError:
-    """The refusal of a comparison that cuts through bin ``i``, with what could be asked instead."""
+def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> WorkloadError:
+    """Return the error for a comparison that cuts through bin ``i``, with exact alternatives.
+
+    ``helps`` states whether the comparison is exact once the values are declared to be integers.
+    """
     assert a.edges is not None
     low, high, first, last = plain(a.edges[i]), plain(a.edges[i + 1]), i == 0, i == a.size - 1
     below = [] if first else [f"{a.name} < {low}"]
@@ -275,31 +288,34 @@ def _cut(a: Attribute, sign: str, c: float, i: int, helps: bool) -> WorkloadErro
 
 
 def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
-    """A comparison of sums of coded attributes, which is exact on the cells."""
-    found: dict[str, Attribute] = {}
-    texts = [_sum(side, columns, found, 0)[0] for side in (left, right)]
-    written = f"{texts[0]} {PYTHON.get(sign, sign)} {texts[1]}"
-    if not found:
+    """Translate a comparison of sums of coded attributes, which is always exact on the cells."""
+    operands: dict[str, Attribute] = {}
+    texts = [_sum(side, columns, operands, 0)[0] for side in (left, right)]
+    comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
+    if not operands:
         raise WorkloadError(f"{said(left)} {sign} {said(right)} compares no attribute. Name one, or leave it out.")
-    if math.prod(a.size for a in found.values()) > MAX_ARITHMETIC_CELLS:
+    if math.prod(a.size for a in operands.values()) > MAX_ARITHMETIC_CELLS:
         raise WorkloadError(
-            f"{written[:80]} is about more than {MAX_ARITHMETIC_CELLS:,} cells. Use attributes with fewer cells."
+            f"{comparison[:80]} is about more than {MAX_ARITHMETIC_CELLS:,} cells. Use attributes with fewer cells."
         )
-    held = evaluate(written, tuple(found.values())) > 0
-    if len(found) == 1:
-        return conditions.of_cells(next(iter(found.values())), held)
+    held = evaluate(comparison, tuple(operands.values())) > 0
+    if len(operands) == 1:
+        return conditions.of_cells(next(iter(operands.values())), held)
     if held.all() or not held.any():
-        first = next(iter(found.values()))
+        first = next(iter(operands.values()))
         return conditions.of_cells(first, np.full(first.size, held.all()))
-    return Condition(texts={written: tuple(found)})
+    return Condition(texts={comparison: tuple(operands)})
 
 
-def _sum(node: exp.Expr, columns: Columns, found: dict[str, Attribute], depth: int) -> tuple[str, float]:
-    """The text of a sum of coded attributes and a bound on its size."""
+def _sum(node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth: int) -> tuple[str, float]:
+    """Return the predicate text of a sum of coded attributes and a bound on its absolute value.
+
+    The attributes in the sum are added to ``operands``.
+    """
     if depth > MAX_DEPTH:
         raise WorkloadError(f"A sum is nested more than {MAX_DEPTH} levels deep. Write it flatter.")
     if isinstance(node, exp.Paren):
-        inner, bound = _sum(node.this, columns, found, depth + 1)
+        inner, bound = _sum(node.this, columns, operands, depth + 1)
         return f"({inner})", bound
     if isinstance(node, exp.Column):
         a = columns.find(node)
@@ -309,7 +325,7 @@ def _sum(node: exp.Expr, columns: Columns, found: dict[str, Attribute], depth: i
                 f"'{a.name}' has {what}, so a sum or a comparison with another attribute has no exact meaning on its "
                 "cells. Compare it with constants; texts go in single quotes."
             )
-        found[a.name] = a
+        operands[a.name] = a
         return word(a.name), float(a.size)
     if isinstance(node, exp.Literal) and not node.is_string:
         value = _constant(node)
@@ -317,15 +333,15 @@ def _sum(node: exp.Expr, columns: Columns, found: dict[str, Attribute], depth: i
             raise WorkloadError(f"The number {node.name[:40]} inside a sum is not whole, so the sum may not be exact.")
         return repr(value), abs(float(value))
     if isinstance(node, exp.Neg):
-        inner, bound = _sum(node.this, columns, found, depth + 1)
+        inner, bound = _sum(node.this, columns, operands, depth + 1)
         return f"-{inner}", bound
     if isinstance(node, exp.Abs) and not extra(node, "this"):
-        inner, bound = _sum(node.this.unnest(), columns, found, depth + 1)
+        inner, bound = _sum(node.this.unnest(), columns, operands, depth + 1)
         return f"abs({inner})", bound
     signs: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
     if type(node) not in signs or extra(node, "this", "expression"):
-        raise WorkloadError(f"{said(node)} cannot be compared here. {ALLOWED}; sums and ABS of coded attributes.")
-    (left, one), (right, two) = (_sum(side, columns, found, depth + 1) for side in (node.this, node.expression))
+        raise WorkloadError(f"{said(node)} cannot be compared here. {_ALLOWED_TEXT}; sums and ABS of coded attributes.")
+    (left, one), (right, two) = (_sum(side, columns, operands, depth + 1) for side in (node.this, node.expression))
     bound = one * two if isinstance(node, exp.Mul) else one + two
     if bound > MAX_NUMBER:
         raise WorkloadError(f"{said(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller ones.")
@@ -338,46 +354,48 @@ MAX_BANDS = 2_000
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """What GROUP BY of one statement refers to, and the bands that it was found to ask for.
+    """Interpretation of the GROUP BY clause of one statement.
 
     Attributes
     ----------
-    items : the expressions of SELECT in order, which a number in GROUP BY points at.
-    aliases : the names that SELECT gives to expressions, in lower case.
-    bands : attribute -> what CASE makes of its cells, one mask of shape (size,) a band; filled while reading.
+    items : expressions of SELECT in order, to which numbers in GROUP BY refer.
+    aliases : lower-case aliases of the expressions of SELECT.
+    bands : attribute -> bands of a CASE, one mask of shape (size,) per band; filled by `sets`.
+    cases : attribute -> SQL of its CASE, or empty if the attribute is grouped by its cells; filled by
+        `sets`.
     """
 
     columns: Columns
     items: Sequence[exp.Expr]
     aliases: Mapping[str, exp.Expr]
     bands: dict[str, list[Inside]] = field(default_factory=dict)
-    cases: dict[str, str] = field(default_factory=dict)  # attribute -> the SQL of its CASE, empty for its own cells
+    cases: dict[str, str] = field(default_factory=dict)
 
     def sets(self, group: exp.Group | None) -> list[tuple[str, ...]]:
-        """Return the attribute sets: the product of what the items of GROUP BY ask for."""
+        """Return the distinct attribute sets: one per combination of the items of GROUP BY."""
         if group is None:
             return [()]
         if group.args.get("all") is True and not extra(group, "all"):
             return [tuple(dict.fromkeys(self._name(i) for i in self.items if isinstance(i, (exp.Column, exp.Case))))]
         if extra(group, "expressions"):
-            raise WorkloadError("This form of GROUP BY cannot be asked. Write GROUP BY a, b or GROUP BY CUBE (a, b).")
-        found: list[tuple[str, ...]] = [()]
+            raise WorkloadError("This form of GROUP BY is not supported. Write GROUP BY a, b or GROUP BY CUBE (a, b).")
+        combinations: list[tuple[str, ...]] = [()]
         for item in group.expressions:
             choices = self._sets(item)
-            if len(found) * len(choices) > MAX_SETS:
+            if len(combinations) * len(choices) > MAX_SETS:
                 raise WorkloadError(f"GROUP BY makes more than {MAX_SETS:,} sets of attributes. Ask for fewer at once.")
-            found = [tuple(dict.fromkeys(one + more)) for one in found for more in choices]
-        return list({frozenset(one): one for one in found}.values())
+            combinations = [tuple(dict.fromkeys(names + more)) for names in combinations for more in choices]
+        return list({frozenset(names): names for names in combinations}.values())
 
     def shows(self, item: exp.Expr, grouped: Iterable[str]) -> bool:
-        """Return whether an expression of SELECT is one that GROUP BY groups by."""
+        """Return whether an expression of SELECT is also in GROUP BY."""
         if isinstance(item, exp.Case):
             return item.sql() in self.cases.values()
         name = self.columns.find(item).name
         return name in grouped and not self.cases.get(name)
 
     def _sets(self, node: exp.Expr) -> list[tuple[str, ...]]:
-        """The sets of one item of GROUP BY."""
+        """Return the attribute sets of one item of GROUP BY."""
         if isinstance(node, exp.GroupingSets):
             return [one for part in node.expressions for one in self._sets(part)]
         if not isinstance(node, (exp.Cube, exp.Rollup)):
@@ -393,7 +411,7 @@ class Grouping:
         return [tuple(itertools.chain(*some)) for some in chosen]
 
     def _set(self, node: exp.Expr) -> tuple[str, ...]:
-        """Attributes of one expression, of a number or a name that points at one, or of several in brackets."""
+        """Return the attributes of an expression, a position, an alias, or several of them in parentheses."""
         node = node.unnest()
         if isinstance(node, exp.Tuple):
             return tuple(name for part in node.expressions for name in self._set(part))
@@ -407,7 +425,7 @@ class Grouping:
         return (self._name(node),)
 
     def _name(self, node: exp.Expr) -> str:
-        """The attribute that a column or a CASE groups by."""
+        """Return the attribute of a column or a CASE, and record the bands of a CASE."""
         if isinstance(node, exp.Case):
             name, bands = _bands(node, self.columns)
             self.bands[name] = bands
@@ -415,22 +433,22 @@ class Grouping:
             name = self.columns.find(node).name
         else:
             raise WorkloadError(
-                f"GROUP BY {said(node)} cannot be asked. Group by attributes, whose bins are the groups, or by CASE."
+                f"GROUP BY {said(node)} is not supported. Group by attributes, whose bins are the groups, or by CASE."
             )
-        asked = node.sql() if isinstance(node, exp.Case) else ""
-        if self.cases.setdefault(name, asked) != asked:
+        case_sql = node.sql() if isinstance(node, exp.Case) else ""
+        if self.cases.setdefault(name, case_sql) != case_sql:
             raise WorkloadError(f"'{name}' is grouped in two ways. Write a statement for each.")
         return name
 
 
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
-    """The attribute of a CASE and the masks of its results, in the order in which they are first named."""
+    """Return the attribute of a CASE and one mask per distinct result, in order of appearance."""
     if extra(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
-        raise WorkloadError(f"{said(case)} cannot be asked. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult' END.")
+        raise WorkloadError(f"{said(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult' END.")
     tests = [(when.this, when.args.get("true")) for when in case.args["ifs"]]
     if case.this is not None:
         tests = [(exp.EQ(this=case.this.copy(), expression=test.copy()), result) for test, result in tests]
-    found, name = [], None
+    branches, name = [], None
     for test, result in tests:
         single = read(test, columns).single
         if single is None or name not in (None, single.attribute.name):
@@ -438,54 +456,55 @@ def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
                 f"{said(test)}: all conditions of a CASE in GROUP BY must be about one and the same attribute."
             )
         name = single.attribute.name
-        found.append((single.inside, _result(result)))
+        branches.append((single.inside, _result(result)))
     assert name is not None
-    rest = np.ones(columns.schema[name].size, dtype=bool)
+    remaining = np.ones(columns.schema[name].size, dtype=bool)
     bands: dict[str, Inside] = {}
-    for inside, result in [*found, (rest.copy(), _result(case.args.get("default")))]:
-        bands[result] = bands.get(result, np.zeros(len(rest), dtype=bool)) | (inside & rest)
-        rest &= ~inside
+    for inside, result in [*branches, (remaining.copy(), _result(case.args.get("default")))]:
+        bands[result] = bands.get(result, np.zeros(len(remaining), dtype=bool)) | (inside & remaining)
+        remaining &= ~inside
     return name, [band for band in bands.values() if band.any()]
 
 
 def _result(node: exp.Expr | None) -> str:
-    """What tells apart the results of a CASE; the same result twice is one band."""
+    """Return the key of a CASE result; branches with equal keys form one band."""
     if node is None or isinstance(node, exp.Null):
         return ""
     if not isinstance(node, exp.Literal):
-        raise WorkloadError(f"{said(node)} after THEN or ELSE cannot be asked. Write a text in single quotes.")
+        raise WorkloadError(f"{said(node)} after THEN or ELSE is not supported. Write a text in single quotes.")
     return node.sql()
 
 
 MAX_TEXT = 200_000
 MAX_TOKENS = 30_000
-MAX_NESTING = 40  # brackets inside brackets
-# what a parser of somebody else's making may raise on a text that is no SQL
-TROUBLE = (SqlglotError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-CLAUSES = {
+# depth of nested parentheses
+MAX_NESTING = 40
+# exceptions that sqlglot raises on texts that are not SQL
+_PARSER_ERRORS = (SqlglotError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_REFUSED_CLAUSES = {
     "joins": ("JOIN", "The schema is one table; put the columns that you need into it"),
     "laterals": ("LATERAL", "Ask the table itself"),
     "with_": ("WITH", "Ask the table itself, with the conditions in WHERE"),
-    "distinct": ("DISTINCT", "Counts of different values are no linear queries; leave it out"),
-    "having": ("HAVING", "It looks at the counts, which are not known yet; filter the noisy answers afterwards"),
+    "distinct": ("DISTINCT", "Counts of distinct values are not linear queries; leave it out"),
+    "having": ("HAVING", "It depends on the exact counts, which are private; filter the noisy answers afterwards"),
     "limit": ("LIMIT", "All counts of the group are answered; cut the list afterwards"),
     "offset": ("OFFSET", "All counts of the group are answered; cut the list afterwards"),
     "order": ("ORDER BY", "Sort the noisy answers afterwards"),
     "qualify": ("QUALIFY", "Filter the noisy answers afterwards"),
     "windows": ("WINDOW", "Use COUNT(*) with GROUP BY"),
-    "sample": ("a sample", "Leave it out; the noise is worked out for all records"),
+    "sample": ("a sample", "Leave it out; the noise is calibrated for all records"),
 }
 
 
 def statements(text: str) -> Iterator[tuple[list[Token], str]]:
-    """Tokens of every statement, bounded in number and in nesting before anything is parsed."""
+    """Yield the tokens of each statement, after checking the limits on size and nesting."""
     if not isinstance(text, str):
         raise WorkloadError(f"The SQL is of type {type(text).__name__}. Give a text.")
     if len(text) > MAX_TEXT:
         raise WorkloadError(f"The SQL has {len(text):,} characters; at most {MAX_TEXT:,} are read. Split it.")
     try:
         tokens = Dialect.get_or_raise("duckdb").tokenize(text)
-    except TROUBLE:
+    except _PARSER_ERRORS:
         raise WorkloadError("The SQL cannot be read: a quote or a comment does not end. Close it.") from None
     if len(tokens) > MAX_TOKENS:
         raise WorkloadError(f"The SQL has {len(tokens):,} words and signs; at most {MAX_TOKENS:,} are read. Split it.")
@@ -505,56 +524,61 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
 
 
 def parsed(tokens: list[Token], source: str) -> exp.Select:
+    """Parse the tokens of one statement, which must be a SELECT."""
     first = tokens[0].text.upper()[:40]
     if tokens[0].token_type != TokenType.SELECT:
-        hint = "Take WITH apart and ask the table itself" if first == "WITH" else "Nothing else is read or run"
+        hint = (
+            "Ask the table itself, with the conditions of WITH in WHERE"
+            if first == "WITH"
+            else "Nothing else is read or run"
+        )
         raise WorkloadError(f"It begins with {first!r}, but only SELECT asks for counts. {hint}.")
     try:
-        (found,) = Dialect.get_or_raise("duckdb").parser().parse(tokens, source)
+        (statement,) = Dialect.get_or_raise("duckdb").parser().parse(tokens, source)
     except SqlglotError as error:
         place = (getattr(error, "errors", None) or [{}])[0]
         where = f" near {place['highlight'][:40]!r}" if place.get("highlight") else ""
         raise WorkloadError(f"It is no valid SQL{where}. Correct it there.") from None
-    except TROUBLE:
+    except _PARSER_ERRORS:
         raise WorkloadError("It cannot be read as SQL. Write it like SELECT a, COUNT(*) FROM t GROUP BY a.") from None
-    if isinstance(found, exp.SetOperation):
-        raise WorkloadError(
-            "UNION, INTERSECT and EXCEPT cannot be asked. Write the SELECTs one by one, with ; between."
-        )
-    if not isinstance(found, exp.Select):
-        raise WorkloadError(f"{said(found)} is no SELECT that asks for counts.")
-    return found
+    if isinstance(statement, exp.SetOperation):
+        raise WorkloadError("UNION, INTERSECT and EXCEPT are not supported. Write separate SELECTs, with ; between.")
+    if not isinstance(statement, exp.Select):
+        raise WorkloadError(f"{said(statement)} is not a SELECT of counts.")
+    return statement
 
 
 def check_clauses(found: exp.Select, table: str | None, *, strict: bool) -> str:
-    """Refuse every clause but SELECT, FROM, WHERE and GROUP BY; return the name of the table."""
+    """Return the name of the table; raise WorkloadError for unsupported clauses or another table."""
     for key in extra(found, "expressions", "from_", "where", "group"):
-        name, advice = CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
-        raise WorkloadError(f"{name} cannot be asked. {advice}.")
+        name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
+        raise WorkloadError(f"{name} is not supported. {advice}.")
     source = found.args["from_"].this if found.args.get("from_") else None
     if source is None:
         raise WorkloadError("It has no FROM. Write FROM and the name of the table.")
     if isinstance(source, exp.Table):
         for key in extra(source, "this", "db", "catalog", "alias"):
-            name, advice = CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
-            raise WorkloadError(f"{name} cannot be asked. {advice}.")
+            name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
+            raise WorkloadError(f"{name} is not supported. {advice}.")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
-        raise WorkloadError(f"FROM {said(source)} is no table's name. Subqueries and functions cannot be asked there.")
+        raise WorkloadError(
+            f"FROM {said(source)} is not a table name. Subqueries and functions are not supported there."
+        )
     if table is not None and source.name.casefold() != table.casefold():
-        wanted = f"the table here is {table[:60]!r}" if strict else f"the statements before ask {table[:60]!r}"
-        raise WorkloadError(f"It asks the table {source.name[:60]!r}, but {wanted}. All must ask the same one.")
+        expected = f"the table here is {table[:60]!r}" if strict else f"the statements before ask {table[:60]!r}"
+        raise WorkloadError(f"It asks the table {source.name[:60]!r}, but {expected}. All must ask the same one.")
     return source.name
 
 
 def example(schema: Schema) -> str:
-    """Return SQL that the schema can answer, to begin with.
+    """Return example SQL for a schema.
 
     >>> from engine.workload import Attribute
     >>> print(example(Schema([Attribute.of_size("age", 9), Attribute.categorical("pay-grade", ["A", "B"])])))
     SELECT age, "pay-grade", COUNT(*) FROM records GROUP BY age, "pay-grade";
     SELECT "pay-grade", COUNT(*) FROM records WHERE age >= 4 GROUP BY "pay-grade"
     """
-    names = [_written(name) for name in schema]
+    names = [_quoted_name(name) for name in schema]
     shown = names[:2]
     lines = [f"SELECT {', '.join(shown)}, COUNT(*) FROM records GROUP BY {', '.join(shown)}"]
     numeric = [a for a in schema.attributes if a.kind == "numeric" and a.size > 1]
@@ -569,44 +593,49 @@ def example(schema: Schema) -> str:
     return ";\n".join(lines)
 
 
-def _written(name: str) -> str:
-    """A name as SQL has to write it: in quotes unless it is one plain word."""
+def _quoted_name(name: str) -> str:
+    """Return a name in the form that SQL requires: quoted unless it is one plain word."""
     try:
         tokens = Dialect.get_or_raise("duckdb").tokenize(name)
-    except TROUBLE:
+    except _PARSER_ERRORS:
         tokens = []
-    plainly = len(tokens) == 1 and tokens[0].token_type == TokenType.VAR and tokens[0].text == name
-    return name if plainly else exp.to_identifier(name, quoted=True).sql(dialect="duckdb")
+    is_plain_word = len(tokens) == 1 and tokens[0].token_type == TokenType.VAR and tokens[0].text == name
+    return name if is_plain_word else exp.to_identifier(name, quoted=True).sql(dialect="duckdb")
 
 
-MAX_GROUPS = 5_000  # groups of one text
-MAX_ROWS = 5_000  # cells of a GROUP BY that a WHERE leaves some of
-MAX_READING = 300  # characters of a condition and of its reading
-MAX_QUERY_ENTRIES = 10_000_000  # cells x queries that are written down one by one
-NEVER = "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
+# groups of one SQL text
+MAX_GROUPS = 5_000
+# queries of a group that does not factor, each stored as a predicate
+MAX_JOINT_QUERIES = 5_000
+# characters of a condition and of its interpretation
+MAX_READING = 300
+# entries (queries x cells) of an explicit query matrix
+MAX_QUERY_ENTRIES = 10_000_000
+_UNSATISFIABLE_WHERE = "No record can meet the condition of WHERE, so the counts are 0. Leave the statement out."
 
 
 def workload_from_sql(
     schema: Schema, text: str, table: str | None = None, *, whole_numbers: Iterable[str] = ()
 ) -> Workload:
-    """Return the workload that SQL statements ask for, to be added to another one or planned as it is.
+    """Translate SQL statements to a workload.
 
     Parameters
     ----------
-    text : one SELECT or several with ``;`` between them: COUNT(*), one table, WHERE, and GROUP BY with attributes,
-        CASE, CUBE, ROLLUP and GROUPING SETS.
-    table : the name that FROM has to give; any one name when left out.
-    whole_numbers : attributes with bins whose values are whole numbers, so that ``age <= 39`` is ``age < 40``.  The
-        schema of the returned workload declares them (`Attribute.integer`), and counting then refuses fractions.
+    text : SELECT statements, separated by ``;``, with COUNT(*), one table, WHERE, and GROUP BY of
+        attributes, CASE, CUBE, ROLLUP and GROUPING SETS.
+    table : required name of the table; by default any name, the same in all statements.
+    whole_numbers : binned attributes whose values are integers, so that ``age <= 39`` is
+        ``age < 40``. The schema of the returned workload declares them (`Attribute.integer`), and
+        counting then refuses fractions.
 
     Raises
     ------
-    WorkloadError : what cannot be read, is not supported, or does not follow the cells of the schema; says why.
+    WorkloadError : if the SQL is invalid, is not supported, or is not exact on the cells of the schema.
 
     >>> from engine.workload import Attribute
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 40, 90]), Attribute.categorical("sex", ["F", "M"])])
-    >>> asked = workload_from_sql(schema, "SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex")
-    >>> [asked.describe(i) for i in range(len(asked))]
+    >>> workload = workload_from_sql(schema, "SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex")
+    >>> [workload.describe(i) for i in range(len(workload))]
     ['sex = F and age < 40', 'sex = M and age < 40']
     """
     return _translate(schema, text, table, whole_numbers)[0]
@@ -615,7 +644,7 @@ def workload_from_sql(
 def sql_readings(
     schema: Schema, text: str, table: str | None = None, *, whole_numbers: Iterable[str] = ()
 ) -> list[tuple[str, str]]:
-    """Return each condition of SQL as written and as read on the cells of the schema, each pair once.
+    """Return the distinct conditions of SQL, each with its interpretation on the cells of the schema.
 
     The parameters and errors are those of `workload_from_sql`.
 
@@ -630,19 +659,19 @@ def sql_readings(
 def _translate(
     schema: Schema, text: str, table: str | None, whole_numbers: Iterable[str]
 ) -> tuple[Workload, list[tuple[str, str]]]:
-    """Return the workload of SQL statements and the readings of their conditions."""
-    instance("schema", schema, Schema, give="the Schema that the SQL asks about", error=WorkloadError)
+    """Return the workload of SQL statements and the interpretations of their conditions."""
+    instance("schema", schema, Schema, give="the Schema of the SQL columns", error=WorkloadError)
     schema = _with_whole_numbers(schema, whole_numbers)
     groups: list[Group] = []
     readings: dict[tuple[str, str], None] = {}
-    seen = table
+    table_name = table
     for number, (tokens, source) in enumerate(statements(text), 1):
         try:
-            found = parsed(tokens, source)
-            seen = check_clauses(found, seen, strict=table is not None)
-            columns = Columns(schema=schema, qualifiers=_qualifiers(found))
-            groups += _groups(found, columns)
-            readings |= dict.fromkeys(_readings(found, columns))
+            select = parsed(tokens, source)
+            table_name = check_clauses(select, table_name, strict=table is not None)
+            columns = Columns(schema=schema, qualifiers=_qualifiers(select))
+            groups += _groups(select, columns)
+            readings |= dict.fromkeys(_readings(select, columns))
         except WorkloadError as error:
             raise WorkloadError(f"Statement {number}: {error}") from None
         except RecursionError:
@@ -655,7 +684,7 @@ def _translate(
 
 
 def _with_whole_numbers(schema: Schema, names: Iterable[str]) -> Schema:
-    """Return the schema in which the values of these attributes are declared to be whole numbers."""
+    """Return the schema with binned attributes declared to have integer values."""
     try:
         declared = {schema[name].name for name in names if schema[name].edges is not None}
         return replace(
@@ -664,12 +693,12 @@ def _with_whole_numbers(schema: Schema, names: Iterable[str]) -> Schema:
     except (EngineError, TypeError) as error:
         reason = f" {error}." if isinstance(error, EngineError) else ""
         raise WorkloadError(
-            f"The attributes with whole numbers must be names of the schema, with whole edges.{reason}"
+            f"The attributes with integer values must be names of the schema, with integer edges.{reason}"
         ) from None
 
 
 def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]:
-    """Yield the conditions of WHERE and CASE as written and as read."""
+    """Yield the conditions of WHERE and CASE, each with its interpretation."""
     where = select.args.get("where")
     nodes = [where.this] if where is not None else []
     for case in select.find_all(exp.Case):
@@ -681,31 +710,31 @@ def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]
         yield said(node, MAX_READING), shortened
 
 
-def _qualifiers(found: exp.Select) -> frozenset[str]:
-    source = found.args["from_"].this
+def _qualifiers(select: exp.Select) -> frozenset[str]:
+    source = select.args["from_"].this
     return frozenset({(source.alias or source.name).casefold()})
 
 
-def _groups(found: exp.Select, columns: Columns) -> list[Group]:
-    """The groups of one statement."""
-    where = found.args.get("where")
+def _groups(select: exp.Select, columns: Columns) -> list[Group]:
+    """Return the query groups of one statement."""
+    where = select.args.get("where")
     condition = read(where.this, columns) if where is not None else Condition()
     if condition.never:
-        raise WorkloadError(NEVER)
-    items = _selected(found)
-    aliases = {item.alias.casefold(): item.unalias() for item in found.expressions if item.alias}
+        raise WorkloadError(_UNSATISFIABLE_WHERE)
+    items = _selected(select)
+    aliases = {item.alias.casefold(): item.unalias() for item in select.expressions if item.alias}
     grouping = Grouping(columns=columns, items=items, aliases=aliases)
-    sets = grouping.sets(found.args.get("group"))
-    grouped = {name for one in sets for name in one}
+    sets = grouping.sets(select.args.get("group"))
+    grouped = {name for names in sets for name in names}
     for item in items:
         if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
             raise WorkloadError(f"{said(item)} is selected but not in GROUP BY. Add it there, or leave it out.")
-    return [_group(columns.schema, one, grouping.bands, condition) for one in sets]
+    return [_group(columns.schema, names, grouping.bands, condition) for names in sets]
 
 
-def _selected(found: exp.Select) -> list[exp.Expr]:
-    """The expressions of the SELECT list in order; one COUNT(*) has to be there, the rest is grouped by."""
-    items, counts = [item.unalias() for item in found.expressions], 0
+def _selected(select: exp.Select) -> list[exp.Expr]:
+    """Return the expressions of SELECT in order: attributes, CASE and exactly one COUNT(*)."""
+    items, counts = [item.unalias() for item in select.expressions], 0
     for item in items:
         if isinstance(item, exp.Count):
             counts += 1
@@ -715,9 +744,9 @@ def _selected(found: exp.Select) -> list[exp.Expr]:
                     f"{said(item)} does not count all records. Write COUNT(*), with conditions in WHERE."
                 )
         elif isinstance(item, exp.AggFunc):
-            raise WorkloadError(f"{said(item)} cannot be asked: all queries are counts. Write COUNT(*).")
+            raise WorkloadError(f"{said(item)} is not supported: all queries are counts. Write COUNT(*).")
         elif not isinstance(item, (exp.Column, exp.Case)) or isinstance(item.this, exp.Star):
-            raise WorkloadError(f"SELECT {said(item)} cannot be asked. Select attributes and COUNT(*) only.")
+            raise WorkloadError(f"SELECT {said(item)} is not supported. Select attributes and COUNT(*) only.")
     if counts != 1:
         raise WorkloadError(f"It has {counts} COUNT(*). Write SELECT with the attributes and exactly one COUNT(*).")
     return items
@@ -726,18 +755,18 @@ def _selected(found: exp.Select) -> list[exp.Expr]:
 def _group(
     schema: Schema, grouped: tuple[str, ...], bands: Mapping[str, Sequence[Inside]], condition: Condition
 ) -> Group:
-    """Every cell or band of the grouped attributes that the condition leaves possible."""
+    """Return the group with a query per combination of cells or bands that the condition allows."""
     names = (*grouped, *(name for name in condition.names if name not in grouped))
     if condition.texts:
-        return _joint(schema, names, grouped, bands, condition)
+        return _joint_group(schema, names, grouped, bands, condition)
     spec: dict[str, str | Family] = conditions.families(condition)
     for name in grouped:
-        held = condition.cells.get(name)
-        if name not in bands and (held is None or held.inside.all()):
+        cells = condition.cells.get(name)
+        if name not in bands and (cells is None or cells.inside.all()):
             spec[name] = "marginal"
         else:
-            kept = _kept(schema, name, bands, condition)
-            spec[name] = Custom(predicates=[conditions.closed(_text(schema, name, inside)) for inside in kept])
+            masks = _allowed_masks(schema, name, bands, condition)
+            spec[name] = Custom(predicates=[conditions.closed(_mask_text(schema, name, inside)) for inside in masks])
     names = tuple(name for name in names if spec[name] != "total" or name in grouped)
     if not names:
         return make_group(schema, (), "total")
@@ -746,55 +775,59 @@ def _group(
     return make_group(schema, names, {name: spec[name] for name in names})
 
 
-def _joint(
+def _joint_group(
     schema: Schema,
     names: tuple[str, ...],
     grouped: tuple[str, ...],
     bands: Mapping[str, Sequence[Inside]],
     condition: Condition,
 ) -> Group:
-    """A group whose condition ties attributes together: one predicate for each cell or band that is grouped by."""
+    """Return the group of a condition that does not factor: one predicate per combination of masks."""
     sizes = schema.sizes(names)
-    _limit(1, math.prod(sizes))
-    kept = [_kept(schema, name, bands, condition) for name in grouped]
-    _limit(math.prod(map(len, kept)), 1)
-    held = evaluate(conditions.text(condition), [schema[name] for name in names])
-    held = held.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
-    for axis, masks in enumerate(kept):
-        held = np.stack([held.compress(mask, axis).max(axis) for mask in masks], axis)
-    places = np.argwhere(held)
-    if not len(places):
-        raise WorkloadError(NEVER)
-    _limit(len(places), math.prod(sizes))
-    others = {name: found for name, found in condition.cells.items() if name not in grouped}
-    rest = conditions.factors(Condition(cells=others, texts=condition.texts))
-    texts = [[_text(schema, name, mask) for mask in masks] for name, masks in zip(grouped, kept, strict=True)]
+    _check_size(1, math.prod(sizes))
+    masks_by_attribute = [_allowed_masks(schema, name, bands, condition) for name in grouped]
+    _check_size(math.prod(map(len, masks_by_attribute)), 1)
+    possible = evaluate(conditions.text(condition), [schema[name] for name in names])
+    possible = possible.reshape(*sizes[: len(grouped)], -1).max(axis=-1)
+    for axis, masks in enumerate(masks_by_attribute):
+        possible = np.stack([possible.compress(mask, axis).max(axis) for mask in masks], axis)
+    positions = np.argwhere(possible)
+    if not len(positions):
+        raise WorkloadError(_UNSATISFIABLE_WHERE)
+    _check_size(len(positions), math.prod(sizes))
+    other_cells = {name: cells for name, cells in condition.cells.items() if name not in grouped}
+    other_factors = conditions.factors(Condition(cells=other_cells, texts=condition.texts))
+    texts = [
+        [_mask_text(schema, name, mask) for mask in masks]
+        for name, masks in zip(grouped, masks_by_attribute, strict=True)
+    ]
     predicates = [
-        conditions.joined([*(text[i] for text, i in zip(texts, place, strict=True)), *rest]) for place in places
+        conditions.joined([*(text[i] for text, i in zip(texts, position, strict=True)), *other_factors])
+        for position in positions
     ]
     return make_group(schema, names, Custom(predicates=predicates))
 
 
-def _kept(
+def _allowed_masks(
     schema: Schema, name: str, bands: Mapping[str, Sequence[Inside]], condition: Condition
 ) -> list[npt.NDArray[np.bool_]]:
-    """The bands of an attribute, or its cells, as far as the condition leaves something of them."""
+    """Return the masks of the bands, or else the cells, of an attribute that the condition allows."""
     size = schema[name].size
-    held = condition.cells[name].inside if name in condition.cells else np.ones(size, dtype=bool)
+    allowed = condition.cells[name].inside if name in condition.cells else np.ones(size, dtype=bool)
     if name in bands:
-        return [band & held for band in bands[name] if (band & held).any()]
-    _limit(int(held.sum()), size)
-    return [np.arange(size) == i for i in np.flatnonzero(held)]
+        return [band & allowed for band in bands[name] if (band & allowed).any()]
+    _check_size(int(allowed.sum()), size)
+    return [np.arange(size) == i for i in np.flatnonzero(allowed)]
 
 
-def _text(schema: Schema, name: str, inside: Inside) -> str:
+def _mask_text(schema: Schema, name: str, inside: Inside) -> str:
     return conditions.cells_text(schema[name], inside)
 
 
-def _limit(queries: int, cells: int) -> None:
-    if queries > MAX_ROWS or queries * cells > MAX_QUERY_ENTRIES:
+def _check_size(queries: int, cells: int) -> None:
+    if queries > MAX_JOINT_QUERIES or queries * cells > MAX_QUERY_ENTRIES:
         raise WorkloadError(
-            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells that are written down one by one; "
-            f"at most {MAX_ROWS:,} queries and {MAX_QUERY_ENTRIES:,} entries are allowed. Ask the whole table without "
-            "WHERE, or use attributes with fewer cells."
+            f"GROUP BY with this WHERE makes {queries:,} queries on {cells:,} cells that are written "
+            f"down one by one; at most {MAX_JOINT_QUERIES:,} queries and {MAX_QUERY_ENTRIES:,} entries "
+            "are allowed. Query the table without WHERE, or use attributes with fewer cells."
         )
