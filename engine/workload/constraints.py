@@ -1,15 +1,15 @@
 """Public constraints on the records: structural zeros and invariants.
 
-Structural zeros: cells that no record can have, told by rules such as "age < 15 and married == 'yes'".
+Structural zeros are cells that no record can have. They are declared by rules such as
+"age < 15 and married == 'yes'", which are predicates in the language of `predicates`.
 
-A rule is a predicate in the language of `predicates`.  Rules that share attributes are read together, on all of their
-attributes, so that what follows from several of them is known exactly.
+Invariants are exact public tables, such as the population by region, which every release reproduces.
 
-Invariants: exact tables that are public already, such as the population by region, which every release keeps.
-
-Facts that share attributes, rules for impossible cells among them, are read together.  What they leave possible is told
-by one table for all of them: by iterative proportional fitting where that arrives, else by a linear program that finds
-a table with as many cells above 0 as any has, or proves that there is none.
+Constraints that share attributes, directly or through others, are combined on all of their
+attributes, so that consequences of several constraints are exact. The result is one table that
+satisfies them and is positive in every cell that they allow. It is computed by iterative proportional
+fitting if that converges, and otherwise by a linear program that maximises the support, or proves
+that no such table exists.
 """
 
 from __future__ import annotations
@@ -31,61 +31,65 @@ from engine.workload.predicates import evaluate, named_in
 from engine.workload.schema_io import MAX_LABEL, check_text
 
 MOST_RULES = 100
-MOST_CELLS = 2**20  # of the attributes of rules that are read together
+# cells of the joint table of combined constraints
+MOST_CELLS = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Impossible:
-    """What facts that share attributes say: the share of the records in every cell, of shape (n_1, ..., n_k).
+    """Joint distribution that satisfies constraints on some attributes.
 
-    The shares sum to 1 and are even as far as the facts allow; 0 is a cell that none may have.
+    Attributes
+    ----------
+    names : the attributes.
+    share : shares of the records per cell, shape (n_1, ..., n_k), with sum 1; near-uniform, and 0
+        exactly in the cells that the constraints exclude.
     """
 
     names: tuple[str, ...]
     share: npt.NDArray[np.float64] = field(repr=False)
 
     def possible(self, names: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Return the share of the records in every cell of some of the attributes, in the order of ``names``.
-
-        Shape as the sizes of those; 0 exactly where a cell is impossible.
-        """
-        own = [self.names.index(name) for name in names]
-        kept = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in own))
-        return np.asarray(kept).transpose([sorted(own).index(a) for a in own])
+        """Return the marginal of ``share`` on ``names``, in their order; 0 exactly in excluded cells."""
+        axes = [self.names.index(name) for name in names]
+        marginal = self.share.sum(axis=tuple(a for a in range(self.share.ndim) if a not in axes))
+        return np.asarray(marginal).transpose([sorted(axes).index(a) for a in axes])
 
 
 def checked_rules(rules: Any) -> tuple[str, ...]:
-    """Return rules as distinct texts.  Raises: SchemaError."""
-    found = tuple(
+    """Return rules as a tuple of distinct texts; raise SchemaError if they are not."""
+    texts = tuple(
         sequence((rules,) if isinstance(rules, str) else rules, "rules of impossible cells", "a list of texts")
     )
-    if len(found) > MOST_RULES:
-        raise SchemaError(f"{len(found):,} rules of impossible cells; at most {MOST_RULES} are read")
-    for rule in found:
+    if len(texts) > MOST_RULES:
+        raise SchemaError(f"{len(texts):,} rules of impossible cells; at most {MOST_RULES} are read")
+    for rule in texts:
         check_text(rule, "rule of impossible cells", MAX_LABEL)
-    if len(set(found)) < len(found):
-        raise SchemaError("a rule of impossible cells is there twice; give each once")
-    return found
+    if len(set(texts)) < len(texts):
+        raise SchemaError("a rule of impossible cells occurs twice; give each once")
+    return texts
 
 
 def read_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> tuple[Impossible, ...]:
-    """Return what rules say, those that share attributes together.
+    """Return the structural zeros of rules, one entry per connected component of shared attributes.
 
-    Raises: SchemaError for a rule that cannot be read, or holds nowhere; for rules that leave no cell possible, and for
-    rules that together are about too many cells.
+    Raises
+    ------
+    SchemaError : if a rule is not a predicate on the attributes or holds for no cell, if the rules
+        exclude every cell, or if a component has too many cells.
     """
-    together: list[tuple[set[int], list[str]]] = []
+    components: list[tuple[set[int], list[str]]] = []
     for rule in rules:
         try:
-            own = set(named_in(rule, attributes))
+            positions = set(named_in(rule, attributes))
         except WorkloadError as error:
             raise SchemaError(f"a rule of impossible cells: {error}") from None
-        members = [rule]
-        for other in [found for found in together if found[0] & own]:
-            together.remove(other)
-            own, members = own | other[0], other[1] + members
-        together.append((own, members))
-    return tuple(_combine_rules(members, [attributes[i] for i in sorted(own)]) for own, members in together)
+        texts = [rule]
+        for other in [component for component in components if component[0] & positions]:
+            components.remove(other)
+            positions, texts = positions | other[0], other[1] + texts
+        components.append((positions, texts))
+    return tuple(_combine_rules(texts, [attributes[i] for i in sorted(positions)]) for positions, texts in components)
 
 
 def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Impossible:
@@ -98,86 +102,91 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Imp
     cells = np.zeros(shape, dtype=bool)
     for rule in rules:
         try:
-            held = evaluate(rule, attributes).reshape(shape) > 0.0
+            excluded = evaluate(rule, attributes).reshape(shape) > 0.0
         except WorkloadError as error:
             raise SchemaError(f"a rule of impossible cells: {error}") from None
-        if not held.any():
+        if not excluded.any():
             raise SchemaError(
                 f"the rule of impossible cells {shown(rule)} holds for no cell; correct it, or leave it out"
             )
-        cells |= held
+        cells |= excluded
     if cells.all():
         raise SchemaError(f"the rules of impossible cells leave nothing possible on {set_name(names)}; correct one")
     return Impossible(names=names, share=~cells / np.count_nonzero(~cells))
 
 
-MOST_INVARIANTS, LARGEST_TOTAL = 100, 2**50
-ROUNDS, ARRIVED = 200, 1e-13  # of proportional fitting, and the share of the total that margins then miss
-MOST_SEARCHED = 20_000  # cells of the linear program
+_MAX_INVARIANTS, _MAX_TOTAL = 100, 2**50
+# proportional fitting stops when the relative L1 error of every margin is at most the tolerance
+_MAX_FITTING_ROUNDS, _MARGIN_TOLERANCE = 200, 1e-13
+_MAX_PROGRAM_CELLS = 20_000
 
 _Table = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Invariant:
-    """An exact table that is public: ``values`` are its cells in counts, row by row, on ``attributes``."""
+    """Exact public table on ``attributes``; ``values`` are its counts in row-major order."""
 
     attributes: tuple[str, ...]
     values: tuple[int, ...] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready description."""
+        """Return a JSON-ready description."""
         return {"attributes": list(self.attributes), "values": list(self.values)}
 
     def table(self, sizes: Mapping[str, int], names: Sequence[str]) -> _Table:
-        """The table on some of the attributes, in the order given, as the sizes of all attributes shape it."""
-        whole = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
-        kept = [n for n in self.attributes if n in names]
-        summed = whole.sum(axis=tuple(a for a, n in enumerate(self.attributes) if n not in names), dtype=np.int64)
-        return np.asarray(summed).transpose([kept.index(n) for n in names])
+        """Return the marginal table on ``names``, in their order; ``sizes`` has the cells per attribute."""
+        table = np.array(self.values, np.int64).reshape([sizes[n] for n in self.attributes])
+        ordered = [n for n in self.attributes if n in names]
+        marginal = table.sum(axis=tuple(a for a, n in enumerate(self.attributes) if n not in names), dtype=np.int64)
+        return np.asarray(marginal).transpose([ordered.index(n) for n in names])
 
 
 def checked_invariants(given: Any, attributes: Sequence[Attribute]) -> tuple[Invariant, ...]:
-    """Return exact tables, given as (attributes, values), with their attributes in the order of the schema.
+    """Return invariants from pairs (attributes, values), with their attributes in schema order.
 
-    Raises: SchemaError for what is no table of whole counts on attributes of the schema, and for tables that disagree.
+    Raises
+    ------
+    SchemaError : if an entry is not a table of integer counts on attributes of the schema, or if two
+        tables disagree on a common margin.
     """
-    told = tuple(sequence(given, "invariants", "a list of pairs of attributes and values"))
-    if len(told) > MOST_INVARIANTS:
-        raise SchemaError(f"{len(told):,} invariants; at most {MOST_INVARIANTS} are read")
+    entries = tuple(sequence(given, "invariants", "a list of pairs of attributes and values"))
+    if len(entries) > _MAX_INVARIANTS:
+        raise SchemaError(f"{len(entries):,} invariants; at most {_MAX_INVARIANTS} are read")
     sizes = {a.name: a.size for a in attributes}
-    found = tuple(one if isinstance(one, Invariant) else _parse_table(one) for one in told)
-    out = tuple(_fitting(names, values, sizes) for names, values in map(_pair, found))
-    if len({one.attributes for one in out}) < len(out):
-        raise SchemaError("an invariant is there twice on the same attributes; give each once")
-    for one, other in itertools.combinations(out, 2):
+    pairs = tuple(one if isinstance(one, Invariant) else _parse_invariant(one) for one in entries)
+    invariants = tuple(_checked_invariant(names, values, sizes) for names, values in map(_attributes_and_values, pairs))
+    if len({one.attributes for one in invariants}) < len(invariants):
+        raise SchemaError("two invariants are on the same attributes, so one occurs twice; give each once")
+    for one, other in itertools.combinations(invariants, 2):
         shared = [n for n in one.attributes if n in other.attributes]
         if not np.array_equal(one.table(sizes, shared), other.table(sizes, shared)):
             raise SchemaError(
                 f"the invariants on {set_name(one.attributes)} and on {set_name(other.attributes)} contradict each "
                 f"other: their totals on {set_name(shared) if shared else 'all records'} differ. Correct one of them"
             )
-    return out
+    return invariants
 
 
-def _pair(found: Any) -> tuple[Any, Any]:
-    return (found.attributes, found.values) if isinstance(found, Invariant) else found
+def _attributes_and_values(entry: Any) -> tuple[Any, Any]:
+    return (entry.attributes, entry.values) if isinstance(entry, Invariant) else entry
 
 
-def _parse_table(one: Any) -> tuple[Any, Any]:
-    if isinstance(one, Mapping) and one.keys() == {"attributes", "values"}:
-        return one["attributes"], one["values"]
-    if isinstance(one, (tuple, list)) and len(one) == 2:
-        return one[0], one[1]
+def _parse_invariant(entry: Any) -> tuple[Any, Any]:
+    if isinstance(entry, Mapping) and entry.keys() == {"attributes", "values"}:
+        return entry["attributes"], entry["values"]
+    if isinstance(entry, (tuple, list)) and len(entry) == 2:
+        return entry[0], entry[1]
     raise SchemaError(
-        f"an invariant is given as {type(one).__name__}; give a pair of attributes and exact values, such as "
+        f"an invariant cannot be of type {type(entry).__name__}; give a pair of attributes and exact values, such as "
         "(['region'], [310, 242])"
     )
 
 
-def _fitting(given: Any, values: Any, sizes: Mapping[str, int]) -> Invariant:
-    """Return the invariant of some attributes and values, the attributes ranked.  Raises: SchemaError."""
-    names = (given,) if isinstance(given, str) else tuple(sequence(given, "attributes of an invariant", "names"))
+def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -> Invariant:
+    """Return a checked invariant with its attributes in schema order; raise SchemaError."""
+    listed = (attributes,) if isinstance(attributes, str) else attributes
+    names = tuple(sequence(listed, "attributes of an invariant", "names"))
     unknown = [n for n in names if n not in sizes]
     if unknown or len(set(names)) < len(names):
         raise SchemaError(
@@ -185,22 +194,22 @@ def _fitting(given: Any, values: Any, sizes: Mapping[str, int]) -> Invariant:
             f"{set_name(sizes) if len(sizes) <= 20 else f'{len(sizes):,} of them'}"
         )
     shape = tuple(sizes[n] for n in names)
-    where = set_name(names) if names else "all records"
+    subject = set_name(names) if names else "all records"
     if math.prod(shape) > MOST_CELLS:
-        raise SchemaError(f"the invariant on {where} has {math.prod(shape):,} cells; at most {MOST_CELLS:,} are read")
+        raise SchemaError(f"the invariant on {subject} has {math.prod(shape):,} cells; at most {MOST_CELLS:,} are read")
     try:
         table = np.asarray(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         table = np.full(1, np.nan)
     if table.shape != shape and (table.ndim > 1 or table.size != math.prod(shape)):
         raise SchemaError(
-            f"the invariant on {where} has values of shape {table.shape}, and the schema's is {shape}: give one exact "
-            "count for every cell"
+            f"the invariant on {subject} has values of shape {table.shape}, but the schema requires "
+            f"{shape}: give one exact count per cell"
         )
     if not (np.isfinite(table) & (table >= 0) & (table == np.floor(table))).all():
-        raise SchemaError(f"the invariant on {where} has values that are no counts; give whole numbers from 0")
-    if not 0 < table.sum() <= LARGEST_TOTAL:
-        raise SchemaError(f"the values of the invariant on {where} must sum to between 1 and 2^50")
+        raise SchemaError(f"the invariant on {subject} has values that are not counts; give whole numbers from 0")
+    if not 0 < table.sum() <= _MAX_TOTAL:
+        raise SchemaError(f"the values of the invariant on {subject} must sum to between 1 and 2^50")
     ranked = tuple(n for n in sizes if n in names)
     ordered = table.reshape(shape).transpose([names.index(n) for n in ranked])
     return Invariant(attributes=ranked, values=tuple(int(v) for v in ordered.ravel().tolist()))
@@ -209,24 +218,30 @@ def _fitting(given: Any, values: Any, sizes: Mapping[str, int]) -> Invariant:
 def joint_facts(
     zeros: Sequence[Impossible], invariants: Sequence[Invariant], attributes: Sequence[Attribute]
 ) -> tuple[Impossible, ...]:
-    """Return what rules and invariants say together, those that share attributes in one table.
+    """Combine structural zeros and invariants, one entry per connected component of shared attributes.
 
-    Raises: SchemaError when no table keeps them all, or they are about too many cells to tell.
+    Raises
+    ------
+    SchemaError : if no table satisfies all constraints of a component, or it has too many cells.
     """
     if not invariants:
         return tuple(zeros)
-    together: list[tuple[set[str], list[Impossible], list[Invariant]]] = []
-    alone: list[tuple[set[str], list[Impossible], list[Invariant]]] = [(set(z.names), [z], []) for z in zeros]
-    alone += [(set(one.attributes), [], [one]) for one in invariants if one.attributes]
-    for own, rules, exact in alone:
-        for other in [found for found in together if found[0] & own]:
-            together.remove(other)
-            own, rules, exact = own | other[0], other[1] + rules, other[2] + exact
-        together.append((own, rules, exact))
-    return tuple(_joined([a for a in attributes if a.name in own], rules, exact) for own, rules, exact in together)
+    components: list[tuple[set[str], list[Impossible], list[Invariant]]] = []
+    singles: list[tuple[set[str], list[Impossible], list[Invariant]]] = [(set(z.names), [z], []) for z in zeros]
+    singles += [(set(one.attributes), [], [one]) for one in invariants if one.attributes]
+    for names, rules, exact in singles:
+        for other in [component for component in components if component[0] & names]:
+            components.remove(other)
+            names, rules, exact = names | other[0], other[1] + rules, other[2] + exact
+        components.append((names, rules, exact))
+    return tuple(
+        _combine_facts([a for a in attributes if a.name in names], rules, exact) for names, rules, exact in components
+    )
 
 
-def _joined(attributes: Sequence[Attribute], rules: Sequence[Impossible], exact: Sequence[Invariant]) -> Impossible:
+def _combine_facts(
+    attributes: Sequence[Attribute], rules: Sequence[Impossible], exact: Sequence[Invariant]
+) -> Impossible:
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
@@ -243,17 +258,18 @@ def _joined(attributes: Sequence[Attribute], rules: Sequence[Impossible], exact:
         (tuple(a for a, n in enumerate(names) if n not in one.attributes), one.table(sizes, one.attributes))
         for one in exact
     ]
-    table = _proportional(start, margins, names)
+    table = _proportional_fitting(start, margins, names)
     if table is None:
-        table = _most_possible(start > 0.0, margins, names)
+        table = _maximal_support_table(start > 0.0, margins, names)
     return Impossible(names=names, share=table / table.sum())
 
 
 def promise_beside(budget: Budget, exact: str) -> str:
-    """Return the promise of a budget where tables are public and exact, which ``exact`` names.
+    """Return the guarantee of a budget with invariants, which the text ``exact`` names.
 
-    Whoever knows everybody else reads the presence of one person off exact totals.  What is left to guess is which of
-    two contributions is theirs, both with the same totals: rows that are replaced.
+    From exact totals and all other records an adversary infers that a person is present. The remaining
+    guarantee is about which of two contributions with the same totals is that of the person, so it
+    uses the replace-one relation.
     """
     replaced, k = budget.at(budget.replace_one_pcost), budget.rows_per_person
     rows = "one row" if k == 1 else f"up to {k:,} rows"
@@ -266,7 +282,7 @@ def promise_beside(budget: Budget, exact: str) -> str:
 
 
 def meaning_beside(budget: Budget, exact: str, *, curve: bool = True) -> str:
-    """Return what a budget means, in one line, where tables are public and exact, which ``exact`` names.
+    """Return the privacy definition of a budget with invariants, which the text ``exact`` names.
 
     Source: Subspace Differential Privacy (Gao, Gong and Yu 2021).
     """
@@ -277,64 +293,69 @@ def meaning_beside(budget: Budget, exact: str, *, curve: bool = True) -> str:
     )
 
 
-_Margins = Sequence[tuple[tuple[int, ...], _Table]]  # axes that are summed out, and what is then left
+# pairs of the axes to sum over and the resulting margin
+_Margins = Sequence[tuple[tuple[int, ...], _Table]]
 
 
-def _proportional(table: npt.NDArray[np.float64], margins: _Margins, names: tuple[str, ...]) -> Any:
-    """Return the table nearest to an even one that has the margins; None where that does not arrive in time."""
-    for _ in range(ROUNDS if margins else 1):
-        missed = 0.0
-        for out, wanted in margins:
-            sums = table.sum(axis=out, keepdims=True)
-            aimed = np.expand_dims(wanted, out)
-            if ((sums == 0.0) & (aimed > 0)).any():
+def _proportional_fitting(table: npt.NDArray[np.float64], margins: _Margins, names: tuple[str, ...]) -> Any:
+    """Fit a table to margins by iterative proportional fitting; None if it does not converge in time."""
+    for _ in range(_MAX_FITTING_ROUNDS if margins else 1):
+        error = 0.0
+        for axes, margin in margins:
+            sums = table.sum(axis=axes, keepdims=True)
+            target = np.expand_dims(margin, axes)
+            if ((sums == 0.0) & (target > 0)).any():
                 raise _contradiction(names)
-            missed = max(missed, float(np.abs(sums - aimed).sum() / aimed.sum()))
-            table = table * np.divide(aimed, sums, out=np.zeros(sums.shape), where=sums > 0.0)
-        if missed <= ARRIVED:
+            error = max(error, float(np.abs(sums - target).sum() / target.sum()))
+            table = table * np.divide(target, sums, out=np.zeros(sums.shape), where=sums > 0.0)
+        if error <= _MARGIN_TOLERANCE:
             return table
     return None
 
 
-def _most_possible(possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]) -> Any:
-    """Return a table with the margins, and with as many cells above 0 as any such table has.
+def _maximal_support_table(possible: npt.NDArray[np.bool_], margins: _Margins, names: tuple[str, ...]) -> Any:
+    """Return a table with the margins whose support is maximal among all such tables.
 
-    Maximise sum of t subject to t <= x, 0 <= t <= 1 and margins of x that are s times those wanted, s >= 1: where a
-    cell can be above 0 at all, a large s lets t be 1.
+    Linear program: maximise sum(t) subject to t <= x, 0 <= t <= 1, s >= 1, and margins of x equal to s
+    times the required margins. If a cell can be positive at all, a large scale s permits t = 1 there.
     """
     import scipy.optimize
     import scipy.sparse
 
     cells = np.flatnonzero(possible)
-    if cells.size > MOST_SEARCHED:
+    if cells.size > _MAX_PROGRAM_CELLS:
         raise SchemaError(
             f"the facts on {set_name(names)} leave {cells.size:,} cells possible, too many to see whether they can all "
-            f"hold; at most {MOST_SEARCHED:,} are searched. Use fewer attributes in facts that share one"
+            f"hold; at most {_MAX_PROGRAM_CELLS:,} are searched. Use fewer attributes in facts that share one"
         )
     number, count = np.unravel_index(cells, possible.shape), cells.size
-    sums, wanted = list[Any](), list[Any]()
-    for out, aimed in margins:
-        kept = [a for a in range(possible.ndim) if a not in out]
-        at = np.ravel_multi_index([number[a] for a in kept], aimed.shape) if kept else np.zeros(count, int)
-        sums.append(scipy.sparse.csr_array((np.ones(count), (at, np.arange(count))), shape=(aimed.size, count)))
-        wanted.append(aimed.ravel() / aimed.sum() * count)
-    eye, none = scipy.sparse.eye_array(count), scipy.sparse.csr_array((count, 1))
-    aim = np.concatenate(wanted)
-    parts: list[Any] = [scipy.sparse.vstack(sums), scipy.sparse.csr_array((aim.size, count)), -aim[:, None]]
-    equal: Any = scipy.sparse.hstack(parts)
-    apart: Any = scipy.sparse.hstack([-eye, eye, none])
-    found = scipy.optimize.linprog(
+    sums, targets = list[Any](), list[Any]()
+    for summed_axes, margin in margins:
+        axes = [a for a in range(possible.ndim) if a not in summed_axes]
+        rows = np.ravel_multi_index([number[a] for a in axes], margin.shape) if axes else np.zeros(count, int)
+        sums.append(scipy.sparse.csr_array((np.ones(count), (rows, np.arange(count))), shape=(margin.size, count)))
+        targets.append(margin.ravel() / margin.sum() * count)
+    eye, empty = scipy.sparse.eye_array(count), scipy.sparse.csr_array((count, 1))
+    right_side = np.concatenate(targets)
+    blocks: list[Any] = [
+        scipy.sparse.vstack(sums),
+        scipy.sparse.csr_array((right_side.size, count)),
+        -right_side[:, None],
+    ]
+    equalities: Any = scipy.sparse.hstack(blocks)
+    inequalities: Any = scipy.sparse.hstack([-eye, eye, empty])
+    solution = scipy.optimize.linprog(
         np.concatenate([np.zeros(count), -np.ones(count), [0.0]]),
-        A_ub=apart,
+        A_ub=inequalities,
         b_ub=np.zeros(count),
-        A_eq=equal,
-        b_eq=np.zeros(aim.size),
+        A_eq=equalities,
+        b_eq=np.zeros(right_side.size),
         bounds=[(0, None)] * count + [(0, 1)] * count + [(1, None)],
     )
-    if found.x is None:
+    if solution.x is None:
         raise _contradiction(names)
     table = np.zeros(possible.shape)
-    table.flat[cells] = np.where(found.x[count : 2 * count] > 0.5, found.x[:count] / found.x[-1], 0.0)
+    table.flat[cells] = np.where(solution.x[count : 2 * count] > 0.5, solution.x[:count] / solution.x[-1], 0.0)
     return table
 
 
