@@ -1,7 +1,7 @@
-"""Files and ledger state of two-stage releases.
+"""Files and ledger entries of two-stage releases.
 
-The cost of both stages together is the maximum over cells of their summed costs, because a record is
-in one cell in both stages.  This holds for the same records only, so both stages count the same
+A record is in one cell in both stages.  So the cost of both stages together is the maximum over
+cells of their summed costs.  This holds for the same records only: both stages count the same
 tables, and the ledger stores a keyed digest of the tables of the first stage.
 """
 
@@ -34,7 +34,8 @@ from engine.release.measurement import estimate
 from engine.release.result_file import Archive, Drawn, write_archive
 from engine.residuals import Space
 
-OTHER = "other:"  # before the digest of a step that was measured on other records than its look
+# Prefix of the digest of a step that was measured on other records than its look.
+OTHER = "other:"
 
 
 def step_counts(
@@ -49,9 +50,9 @@ def step_counts(
     count_column: str | None,
     ignore: Collection[str],
 ) -> Counts:
-    """Return the tables of all options, so that in every step the same rows count and the same tables are known.
+    """Return the tables of all options, so that every step uses the same rows and the same tables.
 
-    With the column of a ``person``, at most as many rows of each count as the options' budgets protect.
+    With a ``person`` column, at most as many rows of each person as the budgets protect are used.
     """
     return count(
         part,
@@ -78,9 +79,10 @@ def counted_for_steps(
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Counts:
-    """Return what a look and its last step count of a part of the records: private, for both on the sum of all parts.
+    """Count a part of the records for a look and its last step; private, for the sum of all parts.
 
-    Guarantee: that of `engine.release.ingest.counted_for`; a sum of parts equals the records of the first stage.
+    Guarantee: that of `engine.release.ingest.counted_for`; a sum of parts equals the records of the
+    first stage.
     """
     tell = teller(progress)
     return step_counts(
@@ -89,28 +91,28 @@ def counted_for_steps(
 
 
 def no_counts(common: CommonPlan) -> Counts:
-    """What is read where nothing is measured."""
+    """Return counts without tables, for a step that measures nothing."""
     return Counts(schema=common.look.schema, tables={}, records=0)
 
 
 def step_sets(common: CommonPlan) -> list[Space]:
-    """Return the attribute sets of the look and all options that can be released at all."""
+    """Return the attribute sets of the look and of all options that are small enough to release."""
     plans = [common.look, *(plan for _, plan in common.analyses)]
     sets = {space for plan in plans for space in maximal_sets(plan)}
     return sorted(space for space in sets if math.prod(common.look.schema.sizes(space)) <= MOST_CELLS)
 
 
 def step_checks(common: CommonPlan) -> list[str]:
-    """Return the attributes of one cell that a row must fit in every step."""
+    """Return the one-cell attributes whose cell a row must have in every step."""
     return one_cell_attributes(*(plan.workload for _, plan in common.analyses))
 
 
 def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPlan) -> str:
-    """Say why a step may not count on the records of its look; nothing if they are the same."""
+    """Return why the records of a step are not those of its look, or "" if they are the same."""
     if digest.startswith(OTHER):
         return "The look itself was measured on other records than the one before it."
     if not digest:
-        return "The look was taken before looks kept a digest of their records, so nobody can tell if these are they."
+        return "The look was taken before looks kept a digest of their records, so the records cannot be compared."
     same = hmac.compare_digest(digest, table_digest(counts, step_sets(common), book.secret("records")))
     return "" if same else "These are not the records that were looked at, or the ledger's key file was replaced."
 
@@ -118,7 +120,7 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
 def telling_too(
     intake: Callable[[Intake], object] | None, changed: str, cost: float
 ) -> Callable[[Intake], object] | None:
-    """Return a teller of what happened to the rows that also tells why a step is charged alone."""
+    """Return an intake callback that also reports why a step is charged alone."""
     if intake is None or not changed:
         return intake
     text = f"{changed} This step is charged alone: pcost {cost!r}."
@@ -127,15 +129,15 @@ def telling_too(
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A decision as it stands on the ledger.
+    """A decision on the ledger.
 
     Attributes
     ----------
     option : name of the option taken, or "stop".
-    verdict : what the rule said, or None where there was no rule.
-    rule : name and numbers of the rule.
-    by, reason : who chose, and why, where it was not the rule; empty otherwise.
-    seq, utc : the row of the ledger.
+    verdict : option of the rule, or None without a rule.
+    rule : name and options of the rule.
+    by, reason : who decided, and why, if it was not the rule; otherwise empty.
+    seq, utc : row of the ledger and its time.
     """
 
     option: str
@@ -149,18 +151,28 @@ class Choice:
 
 @dataclass(frozen=True)
 class Paid:
-    """What was paid until a look, and what each option costs in all, in pcost as decimal numbers: the ledger's digits.
+    """Costs of a look and of the options, in pcost, as the decimal texts on the ledger.
 
-    They are those of the machine that looked: another one may differ in the last digit of what it adds up.
+    They were computed on the machine of the look; another machine may differ in the last digit.
+
+    Attributes
+    ----------
+    spent : cost of this look and of all looks before it.
+    prices : total cost of each option.
     """
 
     spent: str
     prices: tuple[str, ...]
 
     def left(self, i: int) -> float:
-        """Return what option i still costs, in decimals, as the ledger sums: floats would miss the last digit.
+        """Return the remaining cost of option i in decimal arithmetic, as the ledger sums.
 
-        Raises: LedgerError if what was spent fits no such option.
+        Binary arithmetic would miss the last digit.
+
+        Raises
+        ------
+        LedgerError
+            The cost of the look does not match this option.
 
         >>> Paid("0.4", ("0.9999999999999998",)).left(0)
         0.5999999999999998
@@ -173,17 +185,18 @@ class Paid:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Steps:
-    """What was done so far with one look: what a page shows when it is opened again.
+    """State of a look: everything done so far, for a page that is opened again.
 
     Attributes
     ----------
     common : the options.
     look : the measured common part.
-    choices : the decisions so far, oldest first; only a "stop" can be followed by another.
-    finished : the measurement of the chosen plan, once it is there.
-    paid : what was spent for this look and all before it, and what is left to pay for each option.
-    lost : attempts at the last step whose result was spent for and never saved, and which may still be at work.
-    begun : the next attempt was paid for and broke off: `finish` ends it with the same records and spends nothing.
+    choices : the decisions so far, oldest first; only a "stop" can be followed by another one.
+    finished : measurement of the chosen plan, or None before it is finished.
+    paid : cost of this look and of all looks before it, and the total cost of each option.
+    lost : attempts at the last step that were spent but not saved; one may still be running.
+    begun : whether the next attempt is spent and was interrupted.  `finish` completes it from the
+        same records and spends nothing.
     """
 
     common: CommonPlan
@@ -196,7 +209,7 @@ class Steps:
 
     @property
     def choice(self) -> Choice | None:
-        """The decision that holds."""
+        """The decision in force, or None."""
         return self.choices[-1] if self.choices else None
 
 
@@ -223,7 +236,7 @@ def look_measurement(
 def chosen_measurement(
     common: CommonPlan, i: int, looked: Measurement, answers: Answers, *, key: str, utc: str
 ) -> Measurement:
-    """Return the measurement of option i from a look and the released answers of what was left."""
+    """Return the measurement of option i from a look and the released answers of the residual."""
     blocks = common.residuals[i].blocks
     in_counts: dict[Space, Array] = {
         s: a.reshape([len(f.rows) for _, f in blocks[s].factors]).astype(np.float64) * blocks[s].grid
@@ -241,75 +254,86 @@ def chosen_measurement(
 
 
 def write_look(file: BinaryIO, common: CommonPlan, receipt: Receipt, drawn: Drawn) -> None:
-    """Write a look with all options, so that it can be finished from this file and the ledger alone."""
-    found = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
-    texts = _going_on(common, receipt.pcost)
-    _write(file, receipt, LOOK, found, texts)
+    """Write a look with all options; to finish it takes this file and the ledger only."""
+    measurement = look_measurement(common, dict(drawn), key="", dataset="", utc="", rehearsal=False)
+    texts = _next_step_texts(common, receipt.pcost)
+    _write(file, receipt, LOOK, measurement, texts)
 
 
 def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, receipt: Receipt, drawn: Drawn) -> None:
-    """Write the step with the combined estimates; where it leads to the next choice of a chain, as the look of that."""
-    found = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
+    """Write the last step with the combined estimates.
+
+    If it leads to the next choice of a chain, it is written as the look of that choice.
+    """
+    measurement = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
     if leads_on(common, i) and common.following is not None:
-        texts = _going_on(common.following, common.options[i].budget.pcost)
-        _write(file, receipt, LOOK, found, texts | {"look.txt": looked.key})
+        texts = _next_step_texts(common.following, common.options[i].budget.pcost)
+        _write(file, receipt, LOOK, measurement, texts | {"look.txt": looked.key})
         return
-    _write(file, receipt, REST, found, {"plan.json": common.options[i].to_json(), "look.txt": looked.key})
+    _write(file, receipt, REST, measurement, {"plan.json": common.options[i].to_json(), "look.txt": looked.key})
 
 
-def _going_on(common: CommonPlan, spent: float) -> dict[str, str]:
-    """What the next step needs: the options, what was spent, and what each costs in all, as decimal numbers."""
+def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
+    """Return the texts for the next step: the options, the cost so far and each option's total."""
     prices = [repr(price(option)) for option in common.options]
     return {"common.json": common.to_json(), "spent.txt": repr(spent), "prices.json": json.dumps(prices)}
 
 
 def leads_on(common: CommonPlan, i: int) -> bool:
-    """Whether an option is the look of the next choice of a chain."""
+    """Return whether an option is the look of the next choice of a chain."""
     return common.following is not None and i == len(common.options) - 1
 
 
-def _write(file: BinaryIO, receipt: Receipt, step: str, found: Measurement, texts: Mapping[str, str]) -> None:
-    head, drawn, made = {"format": FORMAT, "step": step}, found.answers_on_grid.items(), found.estimates.items()
-    write_archive(file, head, receipt, texts=texts, answers=drawn, estimates=made)
+def _write(file: BinaryIO, receipt: Receipt, step: str, measurement: Measurement, texts: Mapping[str, str]) -> None:
+    header = {"format": FORMAT, "step": step}
+    drawn, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
+    write_archive(file, header, receipt, texts=texts, answers=drawn, estimates=estimates)
 
 
-def _shapes(blocks: Mapping[Space, Block]) -> dict[Space, tuple[int, ...]]:
+def _answer_shapes(blocks: Mapping[Space, Block]) -> dict[Space, tuple[int, ...]]:
     """Return the shapes of the drawn answers of blocks."""
     return {space: (block.measurements,) for space, block in blocks.items()}
 
 
-def _coordinates(plan: Plan) -> dict[Space, tuple[int, ...]]:
+def _coordinate_shapes(plan: Plan) -> dict[Space, tuple[int, ...]]:
     """Return the shapes of the class coordinates of a plan's spaces."""
     return {space: tuple(n - 1 for n in plan.schema.sizes(space)) for space in plan.blocks}
 
 
 def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tuple[CommonPlan, Measurement, Paid]:
-    """Return the options, the measurement of a look, and what was paid until then.
+    """Return the options, the measurement of a look, and the costs up to it.
 
-    Options that are known already need not be made again.
-    Raises: ResultLost if it was spent but never saved; LedgerError if it is no look, or its file is damaged.
+    ``common`` are the options, if the caller has them; otherwise they are read from the file.
+
+    Raises
+    ------
+    ResultLost
+        The look was spent but never saved.
+    LedgerError
+        The result is not a look, or its file is damaged.
     """
     with Archive(path=book.result_path(key)) as archive:
-        head = archive.head(key=key, format=FORMAT, step=LOOK)
+        header = archive.head(key=key, format=FORMAT, step=LOOK)
         common = common or CommonPlan.from_json(archive.text("common.json"))
-        paid = _paid(archive, common)
-        # what a closer look drew were the answers of another choice's rest; its estimates hold them
-        answers = archive.answers({} if "look.txt" in archive else _shapes(common.look.blocks))
-        estimates = archive.estimates(_coordinates(common.look))
-    found = Measurement(
+        paid = _stored_costs(archive, common)
+        # the answers of a closer look are those of the previous residual; its estimates include
+        # them
+        answers = archive.answers({} if "look.txt" in archive else _answer_shapes(common.look.blocks))
+        estimates = archive.estimates(_coordinate_shapes(common.look))
+    measurement = Measurement(
         plan=common.look,
-        dataset=head["dataset"],
+        dataset=header["dataset"],
         key=key,
-        utc=head["utc"],
+        utc=header["utc"],
         rehearsal=False,
         answers_on_grid=answers,
         estimates=estimates,
     )
-    return common, found, paid
+    return common, measurement, paid
 
 
-def _paid(archive: Archive, common: CommonPlan) -> Paid:
-    """What a file says was paid; earlier ones leave the prices to the plans that they hold."""
+def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
+    """Return the costs in a file; for older files, which store no prices, those of the plans."""
     spent, prices = archive.text("spent.txt").decode(), [repr(price(option)) for option in common.options]
     if "prices.json" not in archive:
         return Paid(spent, tuple(prices))
@@ -320,16 +344,19 @@ def _paid(archive: Archive, common: CommonPlan) -> Paid:
 
 
 def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measurement:
-    """Return the measurement of option i that was stored under the key of its last step; raises as `stored_look`."""
+    """Return the measurement of option i that is stored under the key of its last step.
+
+    Raises the errors of `stored_look`.
+    """
     with Archive(path=book.result_path(key)) as archive:
-        head = archive.head(key=key, format=FORMAT, step=LOOK if leads_on(common, i) else REST)
-        answers = archive.answers(_shapes(common.residuals[i].blocks))
-        estimates = archive.estimates(_coordinates(common.options[i]))
+        header = archive.head(key=key, format=FORMAT, step=LOOK if leads_on(common, i) else REST)
+        answers = archive.answers(_answer_shapes(common.residuals[i].blocks))
+        estimates = archive.estimates(_coordinate_shapes(common.options[i]))
     return Measurement(
         plan=common.options[i],
-        dataset=head["dataset"],
+        dataset=header["dataset"],
         key=key,
-        utc=head["utc"],
+        utc=header["utc"],
         rehearsal=False,
         answers_on_grid=answers,
         estimates=estimates,
