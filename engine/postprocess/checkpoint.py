@@ -1,8 +1,9 @@
 """Checkpoints of long fits.
 
-A step is a file of arrays to the last digit, there as a whole or not at all, so that what follows from it is what it
-would have been.  Reached are found by all that they follow from: the released numbers, the options, this very code and
-the versions of what it computes with.  A step that cannot be read was not taken.
+A checkpoint is a file with arrays in full precision.  It is written atomically, so that a fit that
+continues from it has bit-identical results.  The folder of a fit is named by a hash of its inputs:
+the released numbers, the options, the code of this package and the versions of its numerical
+libraries.  An unreadable checkpoint is ignored.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from engine.errors import PlanError
 from engine.residuals import Axes
 
 Kept = npt.NDArray[Any]
-SECONDS = 5.0  # between the states of one long search
+SECONDS = 5.0  # between checkpoints of one search
 ENDING = ".npz"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Reached:
-    """The steps of one piece of work; without a folder none are kept.
+    """Checkpoints of one fit; without a folder, nothing is written.
 
     Attributes
     ----------
-    folder : where its files are.
-    part : begins the names of all its steps.
+    folder : folder of the files.
+    part : prefix of the file names.
     """
 
     folder: Path | None = None
@@ -46,16 +47,16 @@ class Reached:
     _since: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
 
     def within(self, part: str) -> Reached:
-        """Return the steps of a part of the work."""
+        """Return the checkpoints of a part of the fit."""
         return Reached(folder=self.folder, part=f"{self.part}{part} ")
 
     @property
     def due(self) -> bool:
-        """Whether a search has gone on for so long that its state should be kept."""
+        """Whether the last checkpoint is old enough to write the next one."""
         return self.folder is not None and time.monotonic() - self._since[0] >= SECONDS
 
     def taken(self, name: str) -> dict[str, Kept] | None:
-        """Return the arrays of a step; None where it was not taken."""
+        """Read the arrays of a checkpoint; None if it is missing or unreadable."""
         if self.folder is None:
             return None
         try:
@@ -65,31 +66,31 @@ class Reached:
             return None
 
     def take(self, name: str, arrays: Mapping[str, Kept]) -> None:
-        """Keep the arrays of a step, of any shapes.
+        """Write the arrays of a checkpoint, of any shapes.
 
-        Raises: PlanError when the folder cannot be written to.
+        Raises: PlanError if the folder is not writable.
         """
         if self.folder is None:
             return
-        place = self.folder / f"{self.part}{name}{ENDING}"
-        draft = place.with_name(f".{secrets.token_hex(8)}.draft")
+        path = self.folder / f"{self.part}{name}{ENDING}"
+        temporary = path.with_name(f".{secrets.token_hex(8)}.draft")
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             try:
-                with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+                with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
                     np.savez(file, **dict[str, Any](arrays))
-                os.replace(draft, place)
+                os.replace(temporary, path)
             finally:
-                draft.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
         except OSError as reason:
             raise PlanError(
-                f"What was reached cannot be kept in {self.folder}: {reason.strerror}. Give resume a folder that can "
-                "be written to and has room, or leave it out."
+                f"Checkpoints cannot be kept in {self.folder}: {reason.strerror}. Give resume a folder "
+                "that is writable and has free space, or leave it out."
             ) from None
         self._since[0] = time.monotonic()
 
     def settle(self, name: str, arrays: Mapping[str, Kept]) -> None:
-        """Keep the arrays of the last step of a part, and none of the steps that led to it."""
+        """Write the result of a part and delete its intermediate checkpoints."""
         self.take(name, arrays)
         for file in self.folder.glob(f"{self.part}*{ENDING}") if self.folder is not None else ():
             if file.name != f"{self.part}{name}{ENDING}":
@@ -100,48 +101,53 @@ NONE = Reached()
 
 
 def steps_of(folder: str | os.PathLike[str] | None, follows: Sequence[Any]) -> Reached:
-    """Return the steps of the work that follows from some numbers and words, in a folder of its own within ``folder``.
+    """Return the checkpoints of a fit, in a subfolder named by the hash of its inputs.
 
-    Raises: PlanError when ``folder`` is no path.
+    Parameters
+    ----------
+    folder : parent folder; None disables checkpoints.
+    follows : inputs that determine the results, serializable as JSON.
+
+    Raises: PlanError if ``folder`` is not a path.
     """
     if folder is None:
         return NONE
     if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
         raise PlanError(f"resume was {folder!r:.60}. Give the path of a folder, or leave it out.")
-    made = hashlib.sha256(json.dumps([_code(), *follows]).encode()).hexdigest()
-    return Reached(folder=Path(folder) / made[:32])
+    digest = hashlib.sha256(json.dumps([_code(), *follows]).encode()).hexdigest()
+    return Reached(folder=Path(folder) / digest[:32])
 
 
 def by_axes(arrays: Mapping[Axes, Kept], word: str = "") -> dict[str, Kept]:
-    """Return arrays by names that a file may have, which begin with a word; see `of_axes`."""
+    """Return arrays by array names with a prefix, for a checkpoint; the inverse of `of_axes`."""
     return {f"{word} on " + ",".join(map(str, axes)): values for axes, values in arrays.items()}
 
 
 def of_axes(arrays: Mapping[str, Kept], word: str = "") -> dict[Axes, Kept]:
-    """Return the arrays whose names begin with a word, by sets of attributes.
+    """Return the arrays whose names have a prefix, by sets of attributes.
 
     >>> of_axes(by_axes({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
     dict_keys([(), (0, 2)])
     """
-    begin = f"{word} on "
-    own = {name.removeprefix(begin): values for name, values in arrays.items() if name.startswith(begin)}
-    return {tuple(int(a) for a in axes.split(",") if a): values for axes, values in own.items()}
+    prefix = f"{word} on "
+    selected = {name.removeprefix(prefix): values for name, values in arrays.items() if name.startswith(prefix)}
+    return {tuple(int(a) for a in axes.split(",") if a): values for axes, values in selected.items()}
 
 
 def state_of(generator: np.random.Generator) -> Kept:
-    """Return where a generator stands, as an array of bytes."""
+    """Return the state of a generator, as an array of bytes."""
     return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
 
 
 def set_state(generator: np.random.Generator, state: Kept) -> None:
-    """Let a generator stand where another one stood."""
+    """Restore the state of a generator from `state_of`."""
     generator.bit_generator.state = json.loads(state.tobytes())
 
 
 @cache
 def _code() -> str:
-    """What the numbers of a step follow from beside what was given."""
-    made = hashlib.sha256(f"{np.__version__} {scipy.__version__}".encode())
+    """Hash of the code and library versions that determine the results."""
+    digest = hashlib.sha256(f"{np.__version__} {scipy.__version__}".encode())
     for file in sorted(Path(__file__).parent.glob("*.py")):
-        made.update(file.read_bytes())
-    return made.hexdigest()
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

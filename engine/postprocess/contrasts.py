@@ -1,7 +1,8 @@
-"""Contrasts: consistent tables as a sum with one summand for every set of attributes.
+"""Contrasts: decomposition of consistent tables with one component per set of attributes.
 
-The table on a set A is  sum over B inside A of r_B / (number of cells summed out), r_B having the sum 0 along each of
-its axes.  Whatever the r_B are, all tables made of them agree; r of no attribute is the number of records.
+The table on a set A is the sum over B inside A of r_B / (number of cells summed out), where r_B has
+the sum 0 along each of its axes.  Tables that are assembled from the same contrasts r_B agree on
+their common attributes.  The contrast of the empty set is the number of records.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from engine.workload import subsets
 
 
 def contrast(table: Array) -> Array:
-    """Return what a table says beyond all tables on fewer of its attributes, of the same shape.
+    """Return the highest-order interaction of a table, of the same shape.
 
     >>> contrast(np.array([[3.0, 1.0], [1.0, 1.0]])).tolist()
     [[0.5, -0.5], [-0.5, 0.5]]
@@ -29,18 +30,18 @@ def contrast(table: Array) -> Array:
 
 
 def along_axes(values: Array, own: Axes, whole: Axes) -> Array:
-    """Return a table on the attributes ``own`` in a shape that broadcasts along those of ``whole``."""
+    """Reshape a table on some attributes to broadcast against tables on more attributes."""
     sizes = dict(zip(own, values.shape, strict=True))
     return values.reshape([sizes.get(a, 1) for a in whole])
 
 
 def mean_over(table: Array, whole: Axes, kept: Axes) -> Array:
-    """Return the mean of a table over the attributes that are not kept, in the shape of the others."""
+    """Return the mean of a table over the attributes that are not in ``kept``."""
     return np.asarray(table.mean(axis=tuple(i for i, a in enumerate(whole) if a not in kept)))
 
 
 def below(axes: Axes) -> list[Axes]:
-    """Return the proper subsets of a set of attributes, small ones first.
+    """Return the proper subsets of a set of attributes, smallest first.
 
     >>> below((0, 2))
     [(), (0,), (2,)]
@@ -49,7 +50,7 @@ def below(axes: Axes) -> list[Axes]:
 
 
 def faces(axes: Axes) -> list[Axes]:
-    """Return the subsets with one attribute less."""
+    """Return the subsets with one attribute fewer."""
     return [axes[:i] + axes[i + 1 :] for i in range(len(axes))]
 
 
@@ -61,18 +62,18 @@ def maximal(family: Iterable[Axes]) -> list[Axes]:
     """
     largest: list[Axes] = []
     for axes in sorted(set(family), key=lambda a: (-len(a), a)):
-        if not any(set(axes) <= set(kept) for kept in largest):
+        if not any(set(axes) <= set(larger) for larger in largest):
             largest.append(axes)
     return sorted(largest)
 
 
 def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
-    """Add tables on proper subsets, spread evenly, to a table of shape (n_1, ..., n_k) in place."""
+    """Add tables on proper subsets, spread evenly, to a table, shape (n_1, ..., n_k), in place."""
     sizes = dict(zip(axes, table.shape, strict=True))
     folded: dict[Axes, Array] = {}
     for inside in below(axes):
         if inside in lower:
-            # what is small is summed on a face first: each pass over the whole table costs as much as all of these
+            # sum small tables on a face first: passes over the complete table dominate the time
             home = next((f for f in faces(axes) if set(inside) <= set(f)), ())
             if home not in folded:
                 folded[home] = np.zeros([sizes[a] for a in home])

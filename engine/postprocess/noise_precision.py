@@ -1,8 +1,8 @@
 """Precision matrices of the noise of residual tables.
 
-A prefix strategy knows sums over many cells far better than single cells.  In cells, with D a difference of residuals
-and C_i the covariance of the class coordinates along axis i (N_i their basis), the squared distance in standard errors
-is
+The noise of a prefix strategy has smaller variance in sums over many cells than in single cells.
+With D a difference of residual tables and C_i the covariance of the class coordinates along axis i
+(N_i their basis), the squared distance in standard errors is
 
     sum of D * (K_1 (x) K_2 (x) ...) D / sigma^2,     K_i = N_i C_i^-1 N_i^T.
 """
@@ -19,30 +19,36 @@ from engine._arrays import Array
 from engine.plans import Block
 from engine.residuals import Space, basis
 
-EVEN = 1e-6  # by how much directions of equal noise may differ
+EQUAL_VARIANCE_TOLERANCE = 1e-6  # relative difference up to which variances count as equal
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Metric:
-    """Inverse covariance of a residual in cells, as one matrix an axis, shape (n_i, n_i), and a scale, 1 / counts^2."""
+    """Precision matrix of a residual table: a Kronecker product times a scale.
+
+    Attributes
+    ----------
+    factors : one matrix per axis, shape (n_i, n_i).
+    scale : in 1 / counts^2.
+    """
 
     factors: tuple[Array, ...] = field(repr=False)
     scale: float
 
     def of(self, gap: Array) -> Array:
-        """Return the inverse covariance times a difference of residuals, of its shape."""
+        """Return the precision matrix times a difference of residuals, of the same shape."""
         out = gap
         for axis, factor in enumerate(self.factors):
             out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
         return np.asarray(self.scale * out)
 
     def squared(self, gap: Array) -> float:
-        """Return the squared size of a difference of residuals, shape (n_1, ..., n_k), in standard errors."""
+        """Return the squared norm of a difference, shape (n_1, ..., n_k), in standard errors."""
         return float(np.sum(gap * self.of(gap)))
 
     @cached_property
     def steepest(self) -> float:
-        """Largest eigenvalue: what the direction that is known best is known by."""
+        """Largest eigenvalue: the precision of the most precise direction."""
         return self.scale * math.prod(float(np.linalg.eigvalsh(factor)[-1]) for factor in self.factors)
 
     @cached_property
@@ -55,7 +61,7 @@ class Metric:
 
 
 def metric_of(block: Block, space: Space) -> Metric | None:
-    """Return the metric of a space of one block; None where directions are alike, or factors of several axes."""
+    """Return the precision of a space; None for equal variances or factors of several axes."""
     if block.weights is not None or not all(s.complete for _, s in block.factors):
         return None
     if block.union:
@@ -70,10 +76,10 @@ def metric_of(block: Block, space: Space) -> Metric | None:
         covariances = [s.covariance for _, s in sorted(block.factors, key=lambda factor: factor[0])]
     else:
         return None
-    found, uneven = [], False
+    factors, uneven = [], False
     for covariance in covariances:
         values, vectors = np.linalg.eigh(covariance)
-        uneven |= bool(values[-1] > (1.0 + EVEN) * values[0])
+        uneven |= bool(values[-1] > (1.0 + EQUAL_VARIANCE_TOLERANCE) * values[0])
         lifted = basis(len(values) + 1) @ vectors
-        found.append((lifted / values) @ lifted.T)
-    return Metric(factors=tuple(found), scale=1.0 / block.noise**2) if uneven else None
+        factors.append((lifted / values) @ lifted.T)
+    return Metric(factors=tuple(factors), scale=1.0 / block.noise**2) if uneven else None

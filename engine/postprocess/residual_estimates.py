@@ -1,8 +1,11 @@
 """Noisy residual tables and their variances.
 
-The residual of a space in cells is t = N S y, y its class coordinates and S the projector on what is measured.  Its
-noise is alike in all directions for marginals; prefix, range and other families know some directions better than
-others, which `metric` tells.  Of what is measured jointly the mean variance is an approximation.
+The residual of a space, as a table of cells, is t = N S y, where y are its class coordinates, N is
+the basis of the residual space and S the projector on the measured subspace.  The noise of
+marginals has the same variance in all directions.  Prefix, range and other query families measure
+some directions more precisely than others, which is stored as a precision matrix, see
+`engine.postprocess.noise_precision`.  For spaces that are measured jointly, the mean variance is an
+approximation.
 """
 
 from __future__ import annotations
@@ -27,13 +30,14 @@ from engine.workload import subsets
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lens:
-    """What is measured of one residual space.
+    """Projection of tables on the measured subspace of one residual space.
 
     Attributes
     ----------
     centers : the center of every attribute, shape (n_i,).
-    complement : how a pair passes coordinates down, None for a product.
-    span : for (axes, basis) of every factor the measured class rows, shape (class coordinates, rank); () if all are.
+    complement : complement of a tuned pair, None for a product of centers.
+    span : pairs (axes, basis of the measured subspace), one per factor, with bases of shape (class
+        coordinates, rank); () if the complete space is measured.
     """
 
     centers: tuple[Array, ...]
@@ -42,11 +46,11 @@ class Lens:
 
     @property
     def plain(self) -> bool:
-        """Whether all of the residual of a product is measured."""
+        """Whether the complete residual space of a product of centers is measured."""
         return not self.span and self.complement is None
 
     def of(self, table: Array) -> Array:
-        """Return in cells what is measured of a table's residual, of its shape."""
+        """Return the measured part of the residual of a table, in the shape of the table."""
         if self.plain:
             out = np.array(table, dtype=float)
             for axis, pi in enumerate(self.centers):
@@ -58,17 +62,17 @@ class Lens:
         return self.cells(lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape]))
 
     def cells(self, coordinates: Array) -> Array:
-        """Return class coordinates in cells, with sum 0 along every axis, without what is not measured.
+        """Map class coordinates to cells and project them on the measured subspace.
 
-        Shapes (n_1 - 1, ...) to (n_1, ...).
+        Cells sum to 0 along every axis.  Shapes (n_1 - 1, ...) to (n_1, ...).
         """
         out = coordinates
         for axes, columns in self.span:
             shape = [out.shape[a] for a in axes]
             moved = np.moveaxis(out, axes, range(len(axes)))
             rest = moved.shape[len(axes) :]
-            kept = columns @ (columns.T @ moved.reshape(math.prod(shape), -1))
-            out = np.moveaxis(kept.reshape(*shape, *rest), range(len(axes)), axes)
+            projected = columns @ (columns.T @ moved.reshape(math.prod(shape), -1))
+            out = np.moveaxis(projected.reshape(*shape, *rest), range(len(axes)), axes)
         for axis in range(out.ndim):
             out = np.moveaxis(np.tensordot(basis(out.shape[axis] + 1), out, axes=(1, axis)), 0, axis)
         return np.array(out, order="C")
@@ -76,13 +80,15 @@ class Lens:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
-    """The estimate of one residual space.
+    """Noisy estimate of one residual.
 
     Attributes
     ----------
-    cells : the residual in cells, in counts, one axis per attribute.
-    variance : mean variance of what is measured, in counts^2, along each of ``rank`` directions.
-    metric : how well every direction is known, where they differ.
+    cells : the residual as a table, in counts, one axis per attribute.
+    variance : mean variance of the ``rank`` measured directions, in counts^2.
+    rank : dimension of the measured subspace.
+    lens : projection on the measured subspace.
+    metric : precision matrix; None if all directions have the same variance.
     """
 
     cells: Array = field(repr=False)
@@ -92,25 +98,30 @@ class Seen:
     metric: Metric | None = None
 
     def surplus(self, gap: Array) -> tuple[float, float]:
-        """Return a gap's square beyond its noise: in squared standard errors, and in spreads. Shape (n_1, ..., n_k)."""
+        """Return the excess of the squared norm of a difference over its expectation under noise.
+
+        The first value is in squared standard errors, the second in standard deviations of the
+        squared norm.  ``gap`` has the shape (n_1, ..., n_k).
+        """
         squared = float(np.sum(gap**2)) / self.variance if self.metric is None else self.metric.squared(gap)
         return squared - self.rank, (squared - self.rank) / math.sqrt(2.0 * self.rank)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Evidence:
-    """All that a measurement says of the tables that are to be published.
+    """Noisy residuals and public facts from which tables are fitted.
 
     Attributes
     ----------
-    names, sizes, centers : the attributes of more than one cell, and their centers.
-    tables : the largest sets of attributes whose tables are published.
-    total, total_variance : noisy number of records, and its variance in counts^2.
-    seen : residual spaces; one that is absent was not measured.
-    possible : where the rules of the schema make cells impossible, which ones are not; shape (n_1, ..., n_k).
-    even : contrasts of the tables in which all possible cells of the full domain hold the same, as far as public
-        tables allow, with the total 1; one that is absent is 0.
-    exact : public tables, in counts, of the shape of their attributes; nothing was measured of them.
+    names, sizes, centers : the attributes with more than one cell, their numbers of cells and their
+        centers.
+    tables : the maximal sets of attributes whose tables are published.
+    total, total_variance : noisy number of records in counts and its variance in counts^2.
+    seen : noisy residuals by set of attributes; sets that were not measured are absent.
+    possible : masks of the possible cells, shape (n_1, ..., n_k), for sets with impossible cells.
+    even : contrasts of the even tables with total 1: all possible cells of the full domain have the
+        same count, as far as public tables allow; absent contrasts are 0.
+    exact : public tables, in counts, shape (n_1, ..., n_k); these sets are not measured.
     """
 
     names: Space
@@ -126,7 +137,7 @@ class Evidence:
 
     @cached_property
     def sets(self) -> tuple[Axes, ...]:
-        """Every set of attributes that has a table, small ones first, the empty one among them."""
+        """All sets of attributes with a table, including the empty set, smallest first."""
         return tuple(sorted(all_sets(self.tables), key=lambda axes: (len(axes), axes)))
 
     def shape(self, axes: Axes) -> tuple[int, ...]:
@@ -139,9 +150,10 @@ class Evidence:
 
 
 def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
-    """Return the attributes of more than one cell, and the largest sets of their positions that groups hold.
+    """Return the attributes with more than one cell and the maximal sets of their positions.
 
-    Raises: NotApplicable when the plan measures whole tables of their own, which residual spaces do not make up.
+    Raises: NotApplicable if the plan measures a separate table per group instead of residual
+    spaces.
     """
     if plan.whole_tables:
         tuned = plan.options.get("centers") == "tuned"
@@ -152,8 +164,8 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
             else "with 'residualplanner', 'querysmasher' or another mechanism of residual spaces"
         )
         raise NotApplicable(
-            f"The {which} answers every group from a table of its own, and publishing needs those of residual spaces. "
-            f"Plan {instead}."
+            f"The {which} measures a table of its own for every group, but publishing needs "
+            f"residual spaces. Plan {instead}."
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
@@ -161,41 +173,47 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
 
 
 def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
-    """Return all subsets of some sets of attributes, the empty one among them."""
+    """Return all subsets of sets of attributes, including the empty set."""
     return {inside for axes in tables for inside in subsets(axes)} | {()}
 
 
 def evidence(measurement: Measurement) -> Evidence:
-    """Return what a measurement says of the tables on the attributes of its groups.
+    """Return the noisy residuals of a measurement on all subsets of its groups.
 
     Raises
     ------
-    NotApplicable : the plan measures whole tables of their own, which residual spaces do not make up.
-    NotAnswerable : the number of records does not follow from what was measured.
+    NotApplicable : the plan measures a separate table per group instead of residual spaces.
+    NotAnswerable : the number of records was not measured.
     """
-    plan, said = measurement.plan, measurement.plan.answers_from(measurement.estimates)
+    plan, answers = measurement.plan, measurement.plan.answers_from(measurement.estimates)
     names, tables = published_sets(plan)
-    assert isinstance(said, SpaceAnswers)  # what `published_sets` has seen to
+    assert isinstance(answers, SpaceAnswers)  # `published_sets` checks this
     at = {name: i for i, name in enumerate(names)}
     centers = tuple(center(plan.schema[n].size, plan.split.centers.get(n)) for n in names)
     seen: dict[Axes, Seen] = {}
-    wanted = all_sets(tables)
-    known = {axes: tuple(names[a] for a in axes) for axes in wanted}
-    exact = {a: plan.schema.exact_table(own).astype(float) for a, own in known.items() if plan.schema.is_exact(own)}
-    for space, coordinates in said.by_space.items():
+    sets = all_sets(tables)
+    names_of = {axes: tuple(names[a] for a in axes) for axes in sets}
+    exact = {
+        a: plan.schema.exact_table(attributes).astype(float)
+        for a, attributes in names_of.items()
+        if plan.schema.is_exact(attributes)
+    }
+    for space, coordinates in answers.by_space.items():
         axes = tuple(at[n] for n in space if n in at)
-        if axes in wanted and len(axes) == len(space) and axes not in exact:
+        if axes in sets and len(axes) == len(space) and axes not in exact:
             block = plan.answering[plan.home[space]]
-            found = _seen(block, space, coordinates, tuple(centers[a] for a in axes), plan.split.complement(space))
-            if found is not None:
-                seen[axes] = found
+            estimate = _estimate(
+                block, space, coordinates, tuple(centers[a] for a in axes), plan.split.complement(space)
+            )
+            if estimate is not None:
+                seen[axes] = estimate
     if () not in seen and () not in exact:
         raise NotAnswerable(
-            "The number of records does not follow from what was measured, so that no table can be made to agree with "
-            "it. Add the family 'total', or a marginal, to the workload."
+            "The number of records was not measured, but consistent tables need it. "
+            "Add the family 'total', or a marginal, to the workload."
         )
     total = seen.pop((), None)
-    shares = {axes: plan.schema.even_share(own) for axes, own in known.items() if plan.schema.facts}
+    shares = {axes: plan.schema.even_share(attributes) for axes, attributes in names_of.items() if plan.schema.facts}
     return Evidence(
         names=names,
         sizes=plan.schema.sizes(names),
@@ -214,10 +232,10 @@ def evidence(measurement: Measurement) -> Evidence:
     )
 
 
-def _seen(
+def _estimate(
     block: Block, space: Space, coordinates: Array, centers: tuple[Array, ...], complement: Complement | None
 ) -> Seen | None:
-    """Return the estimate of one space out of its block; None where only sums with other spaces are measured."""
+    """Return the estimate of a space; None if only sums with other spaces are measured."""
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
         ((_, strategy),) = block.factors
@@ -246,5 +264,5 @@ def _seen(
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:
-    """Return a vector, shape (n,), as one that broadcasts along one axis of tables with ``count`` axes."""
+    """Reshape a vector, shape (n,), to broadcast along one axis of tables with ``count`` axes."""
     return vector.reshape([-1 if a == axis else 1 for a in range(count)])

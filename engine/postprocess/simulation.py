@@ -18,46 +18,52 @@ from engine.release import apply_group
 from engine.residuals import Space
 from engine.workload import Schema, Workload
 
-REHEARSALS, ENOUGH = (2, 8), 100_000  # at least and at most, and the cells that are enough
+REHEARSALS = (2, 8)  # minimum and maximum number of simulations
+SIMULATED_CELLS = 100_000  # number of cells, over all simulations, to aim for
 
 
 @dataclass(kw_only=True, eq=False)
 class _Tables:
-    """Tables of a reference, in counts: of published ones, or counted when they are asked for."""
+    """Tables of a reference, in counts: published, or counted on demand and cached."""
 
     reference: Any
     schema: Schema
-    found: dict[Space, Array] = field(default_factory=dict)
+    cache: dict[Space, Array] = field(default_factory=dict)
 
     def __call__(self, names: Space) -> Array:
-        if names not in self.found:
-            larger = next((held for held in self.found if set(names) < set(held)), None)
+        if names not in self.cache:
+            larger = next((held for held in self.cache if set(names) < set(held)), None)
             if isinstance(self.reference, Published):
-                self.found[names] = self.reference.table(names)
+                self.cache[names] = self.reference.table(names)
             elif larger is not None:
-                kept = [name for name in larger if name in names]
-                summed = self.found[larger].sum(axis=tuple(i for i, name in enumerate(larger) if name not in names))
-                self.found[names] = summed.transpose([kept.index(name) for name in names])
+                common = [name for name in larger if name in names]
+                summed = self.cache[larger].sum(axis=tuple(i for i, name in enumerate(larger) if name not in names))
+                self.cache[names] = summed.transpose([common.index(name) for name in names])
             else:
                 self.count([names])
-        return self.found[names]
+        return self.cache[names]
 
     def count(self, sets: Iterable[Space]) -> None:
-        """Read records once for all of these."""
+        """Count the tables on all these sets in one pass over the records."""
         counted = count_marginals(self.reference, self.schema, list(sets))
-        self.found |= {names: table.astype(float) for names, table in counted.items()}
+        self.cache |= {names: table.astype(float) for names, table in counted.items()}
 
 
 def tables_of(reference: Any, workload: Workload) -> Callable[[Space], Array]:
-    """Return the tables of a reference that fits; raise PlanError for one that does not.
+    """Return a function from attributes to tables of a reference, in counts, shape (n_1, ..., n_k).
 
-    ``reference`` : `Published` tables of an earlier release, or public or simulated records, as `count_marginals`
-    takes them.  What is returned gives a table on some attributes, in counts, of shape (n_1, ..., n_k).
+    Parameters
+    ----------
+    reference : `Published` tables of an earlier release, or public or simulated records as for
+        `count_marginals`.
+
+    Raises: PlanError if there is no reference, its schema differs, it has negative cells or no
+    records.
     """
     if reference is None:
         raise PlanError(
-            "A rehearsal needs a reference: published tables of an earlier release, or public or simulated "
-            "records. Never give the records that are to be protected: a plan is public."
+            "A rehearsal needs a reference: published tables of an earlier release, or public or "
+            "simulated records. Never give the private records: a plan is public."
         )
     if isinstance(reference, Published):
         theirs = reference.measurement.plan.schema
@@ -69,21 +75,22 @@ def tables_of(reference: Any, workload: Workload) -> Callable[[Space], Array]:
     if not isinstance(reference, Published):
         table.count({group.attributes for group in workload.groups})
     if not float(table(())) > 0.0:
-        raise PlanError("The reference holds no record, so that it says nothing of the tables to come. Give another.")
+        raise PlanError("The reference holds no record. Give a reference with records.")
     return table
 
 
 def missed(answers: Callable[[int], Array], table: Callable[[Space], Array], workload: Workload) -> float:
-    """Return the error of answers by group, each of shape (queries,), on tables whose numbers are known.
+    """Return the weighted mean error of answers, given the exact tables.
 
-    The error of a group is the sum of absolute errors over the sum of exact answers; groups are weighed.
+    The error of a group is the sum of absolute errors divided by the sum of exact answers; the mean
+    has the weights of the groups.  ``answers`` returns the answers of a group, shape (queries,).
     """
     error = 0.0
     for number, group in enumerate(workload.groups):
         if group.weight > 0.0:
             exact = apply_group(group, table(group.attributes), 0, group.count)
-            off = float(np.abs(answers(number) - exact).sum())
-            error += group.weight * off / max(float(np.abs(exact).sum()), 1.0)
+            absolute_error = float(np.abs(answers(number) - exact).sum())
+            error += group.weight * absolute_error / max(float(np.abs(exact).sum()), 1.0)
     return error / sum(group.weight for group in workload.groups)
 
 
@@ -94,9 +101,9 @@ def rehearsed_errors(
     fit: str = "shrunk",
     seeds: Sequence[int] = (),
 ) -> Array:
-    """Return the errors of what rehearsals publish, one a seed, groups weighed as in ``workload``. Shape (seeds,)."""
+    """Return errors of simulated publications, shape (seeds,), weighted as in ``workload``."""
     cells = sum(workload.schema.cells(group.attributes) for group in workload.groups)
-    seeds = seeds or range(min(max(ENOUGH // cells, REHEARSALS[0]), REHEARSALS[1]))
+    seeds = seeds or range(min(max(SIMULATED_CELLS // cells, REHEARSALS[0]), REHEARSALS[1]))
     return np.array(
         [missed(simulated(made, table, np.random.default_rng(s)).publish(fit).values, table, workload) for s in seeds]
     )
@@ -110,15 +117,14 @@ def published_errors(
     fit: str = "shrunk",
     rehearsals: int | None = None,
 ) -> Array:
-    """Return the errors of what rehearsals of a plan on a reference publish, shape (rehearsals,).
+    """Return the errors of simulated publications of a plan on a reference, shape (rehearsals,).
 
-    The error of a group is the sum of absolute errors of its published answers over the sum of its exact ones; groups
-    are weighed by ``weights``, shape (groups,), or their own, and their mean is returned.  Every plan of the same
-    spaces meets the same noise.
+    The error is the mean over groups with weights ``weights``, shape (groups,), by default those of
+    the workload; see `missed`.  Plans with the same spaces are simulated with the same noise.
 
-    Raises: as `weighed_for_publishing`.
+    Raises: see `weighed_for_publishing`.
     """
     groups = made.workload.groups
-    weighed = [replace(g, weight=w) for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)]
-    workload = Workload(made.workload.schema, tuple(weighed))
+    weighted_groups = [replace(g, weight=w) for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)]
+    workload = Workload(made.workload.schema, tuple(weighted_groups))
     return rehearsed_errors(made, tables_of(reference, workload), workload, fit, range(rehearsals or 0))

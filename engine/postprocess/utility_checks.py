@@ -1,7 +1,8 @@
-"""Acceptance checks of published tables.
+"""Acceptance checks of published tables and synthetic records.
 
-Criteria on released numbers are free.  What was not published, such as tables of more attributes, only the true records
-can tell: such a criterion is a small release of its own, which the ledger books like any other.
+Criteria on released numbers cost no privacy.  Criteria on anything that was not published, such as
+tables on more attributes, need the private records: they are evaluated with a separate release,
+which the ledger charges.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-INSIDE = 0.95
+INTERVAL_CONFIDENCE = 0.95
 WORDS = {
     "distance": "share of records to move until a table is the published one, at most",
-    "inside": f"share of answers whose {INSIDE:.0%} interval holds the count, at least",
+    "inside": f"share of answers whose {INTERVAL_CONFIDENCE:.0%} interval holds the count, at least",
     "contradiction": "typical distance from the unbiased answers of a group, in standard errors, at most",
 }
 ALL_SHOWN = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
@@ -35,14 +36,16 @@ ALL_SHOWN = QualityRule(doubtful_cv=1e300, suppressed_cv=1e300)
 
 @dataclass(frozen=True, kw_only=True)
 class AcceptanceRule:
-    """What records must hold before they are handed out.
+    """Acceptance thresholds of synthetic records.
 
     Attributes
     ----------
-    distance : largest share of the records that would have to move until the worst of the tables is the published one.
-    inside : least share of all answers whose approximate 95% interval holds the count of the records.
-    contradiction : largest root mean square of (count - unbiased answer) / standard error over the answers of a group;
-        about 1 is what noise alone makes.
+    distance : largest allowed total variation distance between a table of the records and the
+        published table.
+    inside : smallest allowed share of answers whose approximate 95% interval contains the count of
+        the records.
+    contradiction : largest allowed root mean square of (count - unbiased answer) / standard error
+        over the answers of a group; noise alone yields about 1.
 
     >>> AcceptanceRule(distance=0.0)
     Traceback (most recent call last):
@@ -62,32 +65,40 @@ class AcceptanceRule:
 def acceptance(
     found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None, *, judge: Measurement | None = None
 ) -> pd.DataFrame:
-    """Return whether records hold what a rule asks: columns criterion, limit, found, worst (attributes), met, cost.
+    """Check synthetic records against the published tables.
 
     Parameters
     ----------
-    records : cell codes, one column an attribute, as `Published.records` returns them.  Where there are more or fewer
-        of them than the tables sum to, their counts are scaled.
-    judge : another release of the same records, whose rows follow, see `acceptance_by_release`.
+    records : cell codes, one column per attribute, as from `Published.records`; counts are scaled
+        to the total of the tables.
+    rule : thresholds.
+    judge : another release of the same private records; its rows follow, see
+        `acceptance_by_release`.
 
-    Guarantee: reads released numbers and the simulated records alone, so that it costs no privacy: ``cost`` is 0.
+    Returns
+    -------
+    One row per criterion: criterion, limit, found (observed value), worst (attributes), met and
+    cost (pcost).
 
-    Raises: PlanError when the records lack an attribute of ``judge``.
+    Guarantee: reads only released numbers and synthetic records, so that it costs no privacy:
+    ``cost`` is 0.
+
+    Raises: PlanError if the records lack an attribute of ``judge``.
     """
     import pandas as pd
 
-    asked, published = rule or AcceptanceRule(), found.published
+    thresholds, published = rule or AcceptanceRule(), found.published
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
     scale = published.total / len(codes) if len(codes) else 0.0
     groups = published.measurement.plan.workload.groups
-    figures = pd.DataFrame([_figures(found, codes, scale, number) for number in range(len(groups))])
+    criteria = pd.DataFrame([_criteria(found, codes, scale, number) for number in range(len(groups))])
     rows = []
     for name, words in WORDS.items():
-        worst, limit = int(figures[name].argmax()), float(getattr(asked, name))
+        worst, limit = int(criteria[name].argmax()), float(getattr(thresholds, name))
         where = set_name(groups[worst].attributes)
-        value = float(figures[name][worst])
+        value = float(criteria[name][worst])
         if name == "inside":
-            value, where = float(figures[name].sum()) / sum(group.count for group in groups), ""
+            value, where = float(criteria[name].sum()) / sum(group.count for group in groups), ""
         met = value >= limit if name == "inside" else value <= limit
         rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met, "cost": 0.0})
     free = pd.DataFrame(rows)
@@ -106,33 +117,42 @@ def acceptance_on_records(
     rule: AcceptanceRule | None = None,
     **release: Any,
 ) -> pd.DataFrame:
-    """Return whether simulated records agree with true ones on the groups of a plan, which is released for this.
-
-    Columns as of `acceptance`, one row a group; all rows together cost what the first one says, in pcost.
+    """Check synthetic records against private records, by a separate release.
 
     Parameters
     ----------
-    records : cell codes of simulated records, one column an attribute, as `Published.records` returns them.
-    plan : what the true records are asked; the plan's budget is what this costs, `Plan.pcost` tells it before.
-    data, **release : the true records, with ``dataset``, ``ledger`` and whatever else `measure` takes.
-    total : number of records to which the simulated ones are scaled, `Published.total`; by default they are not.
+    records : cell codes of synthetic records, one column per attribute, as from
+        `Published.records`.
+    plan : plan of the release; it costs `Plan.pcost`.
+    data, **release : the private records, with ``dataset``, ``ledger`` and further arguments of
+        `measure`.
+    total : number of records to which synthetic counts are scaled, such as `Published.total`; by
+        default not scaled.
+    rule : thresholds.
 
-    Guarantee: that of `measure`: budget is spent before noise is drawn, one key spends once, and what is told follows
-    from the released numbers.  So the same plan judges other simulated records later at no further cost.
+    Returns
+    -------
+    One row per group, with the columns of `acceptance`; the first row has the cost
+    of all rows, in pcost.
+
+    Guarantee: that of `measure`: budget is charged before noise is drawn, and a key is charged
+    once.  All results are computed from the released numbers, so that the same plan checks other
+    synthetic records without further cost.
 
     Raises
     ------
-    PlanError : simulated records lack an attribute of the plan; nothing was spent.
-    BudgetExceeded, LedgerError, DataError : as `measure` raises them.
+    PlanError : synthetic records lack an attribute of the plan; nothing was spent.
+    BudgetExceeded, LedgerError, DataError : see `measure`.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
     >>> from engine.mechanisms import plan
-    >>> asked = Workload(Schema([Attribute.of_size("a", 2)])).add(("a",))
+    >>> workload = Workload(Schema([Attribute.of_size("a", 2)])).add(("a",))
     >>> import pandas as pd
     >>> true, simulated = pd.DataFrame({"a": [0] * 60 + [1] * 40}), pd.DataFrame({"a": [0] * 100})
-    >>> found = acceptance_on_records(simulated, plan(asked, Budget(pcost=1.0)), true, rehearsal=True)
-    >>> bool(found["met"].all()), found["cost"].tolist()
+    >>> small_plan = plan(workload, Budget(pcost=1.0))
+    >>> checks = acceptance_on_records(simulated, small_plan, true, rehearsal=True)
+    >>> bool(checks["met"].all()), checks["cost"].tolist()
     (False, [0.0])
     """
     _check_attributes(records, plan)
@@ -142,56 +162,56 @@ def acceptance_on_records(
 def acceptance_by_release(
     records: pd.DataFrame, found: Measurement, *, total: float | None = None, rule: AcceptanceRule | None = None
 ) -> pd.DataFrame:
-    """Return whether simulated records agree with a release that was made already; see `acceptance_on_records`.
+    """Check synthetic records against an existing release; see `acceptance_on_records`.
 
-    Guarantee: reads released numbers and the simulated records alone: nothing is spent beyond what the release has
-    cost, which ``cost`` says, in pcost.
+    Guarantee: reads only released numbers and synthetic records, so that it costs nothing in
+    addition to the release, whose pcost is in the column ``cost``.
 
-    Raises: PlanError when simulated records lack an attribute of the release.
+    Raises: PlanError if synthetic records lack an attribute of the release.
     """
     import pandas as pd
 
     _check_attributes(records, found.plan)
-    asked, scale = rule or AcceptanceRule(), 1.0 if total is None or not len(records) else total / len(records)
+    thresholds, scale = rule or AcceptanceRule(), 1.0 if total is None or not len(records) else total / len(records)
     rows = []
     for number, group in enumerate(found.plan.workload.groups):
         sizes, axes = found.plan.schema.sizes(group.attributes), tuple(range(len(group.attributes)))
         table = np.asarray(scale * table_of(records[list(group.attributes)].to_numpy(), axes, sizes), float)
         value = _contradiction(apply_group(group, table, 0, group.count), found.answers(number))
-        met, cost = value <= asked.contradiction, 0.0 if found.rehearsal or number else found.plan.pcost
-        row = {"criterion": WORDS["contradiction"], "limit": asked.contradiction, "found": value}
+        met, cost = value <= thresholds.contradiction, 0.0 if found.rehearsal or number else found.plan.pcost
+        row = {"criterion": WORDS["contradiction"], "limit": thresholds.contradiction, "found": value}
         rows.append(row | {"worst": set_name(group.attributes), "met": met, "cost": cost})
     return pd.DataFrame(rows)
 
 
 def _check_attributes(records: pd.DataFrame, plan: Plan) -> None:
-    asked = {name for group in plan.workload.groups for name in group.attributes}
-    if missing := sorted(asked - set(map(str, records.columns))):
+    required = {name for group in plan.workload.groups for name in group.attributes}
+    if missing := sorted(required - set(map(str, records.columns))):
         raise PlanError(
             f"The simulated records have no column {set_name(missing)}. They have the attributes of the published "
             "tables: ask about those."
         )
 
 
-def _contradiction(counts: Array, told: pd.DataFrame) -> float:
-    """Return the root mean square of what counts, shape (queries,), miss of unbiased answers, in standard errors."""
-    std = told["std"].to_numpy()
-    ratios = (counts - told["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
+def _contradiction(counts: Array, answers: pd.DataFrame) -> float:
+    """Return the root mean square of counts minus unbiased answers, in standard errors."""
+    std = answers["std"].to_numpy()
+    ratios = (counts - answers["answer"].to_numpy())[std > 0.0] / std[std > 0.0]
     return float(np.sqrt(np.mean(ratios**2))) if ratios.size else 0.0
 
 
-def _figures(found: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
-    """Return distance and contradiction of a group, and how many of its answers are inside."""
-    published = found.published
-    asked, schema = published.measurement.plan.workload.groups[number], published.measurement.plan.schema
-    axes = published.positions(asked.attributes)
+def _criteria(errors: Uncertainty, records: Index, scale: float, number: int) -> dict[str, float]:
+    """Return distance, contradiction and the number of answers inside intervals of a group."""
+    published = errors.published
+    group, schema = published.measurement.plan.workload.groups[number], published.measurement.plan.schema
+    axes = published.positions(group.attributes)
     table = scale * table_of(records, axes, schema.sizes(published.names)).astype(float)
-    counted = published.laid_out(table, asked.attributes)
-    told = found.answers(number, confidence=INSIDE, rule=ALL_SHOWN)
-    counts = apply_group(asked, counted, 0, asked.count)
-    within = (counts >= told["published_low"].to_numpy()) & (counts <= told["published_high"].to_numpy())
+    counted = published.laid_out(table, group.attributes)
+    answers = errors.answers(number, confidence=INTERVAL_CONFIDENCE, rule=ALL_SHOWN)
+    counts = apply_group(group, counted, 0, group.count)
+    within = (counts >= answers["published_low"].to_numpy()) & (counts <= answers["published_high"].to_numpy())
     return {
-        "distance": 0.5 * float(np.abs(counted - published.table(asked.attributes)).sum()) / published.total,
+        "distance": 0.5 * float(np.abs(counted - published.table(group.attributes)).sum()) / published.total,
         "inside": float(np.sum(within)),
-        "contradiction": _contradiction(counts, told),
+        "contradiction": _contradiction(counts, answers),
     }
