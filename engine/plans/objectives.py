@@ -1,22 +1,22 @@
-"""Objectives of plans and their linearised query weights.
+"""Objectives of plans, and query weights that linearize them.
 
-Objectives beyond the weighted sum: the largest variance, and norms between the two.
-
-    name    minimised, over the queries of weight w above 0           p
+    name    minimized, over the queries with weight w above 0         p
     sum     sum of w Var                                              1
     lp      (sum of w Var^p)^(1/p)                                    option ``power``, from 1
-    max     largest Var / target^2, targets 1 unless given            infinite; weights only choose the queries
+    max     largest Var / target^2, with targets 1 by default         infinite; weights only select
+                                                                      the queries
 
-Every one is a norm of the variances, so it is the largest weighted sum  sum of u Var  over weights u whose dual norm
-is 1.  So any u gives a lower bound: the best weighted sum for u over the dual norm of u.
+Every objective is a norm of the variances, so it is the maximum of the weighted sums  sum of u Var
+over weights u whose dual norm is 1.  Any u therefore gives a lower bound: the minimum of its
+weighted sum over the dual norm of u.
 
-Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (norms between).
+`Emphasis` stores weights that attain the maximum.  They turn the objective back into a weighted
+sum, which every residual mechanism minimizes.  To keep a product group a product, its queries are
+weighted by one vector per part; a group of a single part, or a small group, has one vector for all
+its queries.
 
-Emphasis: weights that say which queries decide an objective, and the workload with those weights.
-
-An objective such as the largest variance is a maximum over weighted sums of variances.  The weights that attain it
-turn the problem back into a weighted sum, which every residual mechanism solves.  To keep a product group a product,
-its queries are weighted by one vector for each part; a group of one part, or a small one, has a vector of its own.
+Source: Weighted Fourier Factorizations, lemma 3.9 (largest variance) and remark 3.12 (the norms
+in between).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Objective:
 
     Attributes
     ----------
-    power : p from 1, infinite for the largest variance.
-    targets : target variance of the queries of every group, in counts^2, shape (groups,); None for 1 each.
+    power : p, at least 1; infinite for the largest variance.
+    targets : target variance of every group's queries, in counts^2, shape (groups,); None for 1.
     """
 
     power: float
@@ -71,13 +71,15 @@ class Objective:
 
     def mean(self, total: float, queries: int) -> float:
         """Return a norm of the variances as a standard error in counts (or a share of the target)."""
-        # the norm is a sum of p-th powers under a p-th root: per query, and as a root of a variance, it is a standard
-        # error
+        # power mean over the queries, then the root of a variance
         return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
 
 
 def objective(name: str, power: float = 2.0, targets: Any = None, workload: Workload | None = None) -> Objective:
-    """Return the objective of this name; ``targets`` are standard errors, one for all groups or one a group.
+    """Return the objective with this name.
+
+    ``targets`` are standard errors: one for all groups, or one per group.
+
 
     >>> objective("lp", power=4.0).power
     4.0
@@ -90,35 +92,42 @@ def objective(name: str, power: float = 2.0, targets: Any = None, workload: Work
             f"There are {len(values)} targets for {len(workload.groups)} groups. Give one for each group, or one "
             "number for all."
         )
-    # targets are standard errors to people, and everything inside is a variance
+    # users give targets as standard errors; the objective is in terms of variances
     return Objective(power=math.inf, targets=tuple(v * v for v in values))
 
 
 def check_targets(targets: Any) -> float | tuple[float, ...]:
-    """Return targets as a number, or a tuple with one number a group; raise PlanError when they are none."""
+    """Return validated targets: one number, or a tuple with one number per group.
+
+    Raises
+    ------
+    PlanError : a target is not a number between 1e-50 and 1e50.
+    """
     several = isinstance(targets, (Sequence, np.ndarray)) and not isinstance(targets, (str, bytes))
     values = list(targets) if several else [targets]
     real = (int, float, np.integer, np.floating)
     for value in values:
         if isinstance(value, bool) or not isinstance(value, real) or not 1e-50 < value < 1e50:
             raise PlanError(
-                f"targets was {str(targets)[:60]}. Give the largest standard error that is fine, in counts and "
-                "above 0: one number, or one a group."
+                f"targets was {str(targets)[:60]}. Give the largest acceptable standard error, in counts and "
+                "above 0: one number, or one per group."
             )
     return tuple(float(v) for v in values) if several else float(values[0])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Symmetry:
-    """Groups and residual spaces that play the same role; by convexity they may share noise and weights.
+    """Equivalence classes of groups and residual spaces under the symmetry of a workload.
+
+    By convexity, some optimal plan has equal noise and equal weights within every class.
 
     Attributes
     ----------
-    kinds : kind of every group, -1 for groups that have no say.
-    examples : one group of each kind.
-    sizes : number of groups of each kind, shape (kinds,).
-    spaces : kind of every residual space.
-    counts : number of spaces of each kind, shape (space kinds,).
+    kinds : class of every group; -1 for groups that do not affect the objective.
+    examples : one group of each class.
+    sizes : number of groups in each class, shape (classes,).
+    spaces : class of every residual space.
+    counts : number of spaces in each class, shape (space classes,).
     """
 
     kinds: tuple[int, ...]
@@ -138,12 +147,19 @@ def symmetry(
 ) -> Symmetry:
     """Return the coarsest equitable partition of groups and residual spaces, by colour refinement.
 
-    Centers have shape (n_i,).
-    Groups start with their queries, weight and target, spaces with their attributes' sizes, labels and centers; each
-    round tells apart what touches different colours.  Unless ``ordered``, the schema's order tells no spaces apart.
+    The initial colours of groups are their queries, weight and target; those of spaces are the
+    sizes, labels and centers of their attributes.  Each round splits classes whose members are
+    adjacent to different colours.
+
+    Parameters
+    ----------
+    spaces : residual spaces of the workload.
+    labels : additional initial colours of attributes.
+    split : its centers have shape (n_i,).
+    ordered : whether the order of a space's attributes in the schema distinguishes spaces.
     """
-    # a complement is part of what a space looks like: with it, two pairs that are asked alike may differ
-    tuned = {space: c.key for space, c in split.complements.items()}
+    # complements are part of the initial colour: pairs with the same queries may have different ones
+    complement_keys = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
     numbers: dict[Any, int] = {}
@@ -151,48 +167,64 @@ def symmetry(
         if group.is_weighted:
             roles = _roles(group)
             named = [(axes, group.named(axes)) for axes in group.spaces(workload.schema)]
-            found = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
-            if not found and workload.schema.invariants:
-                continue  # public tables answer it
-            found = found if ordered else [(tuple(sorted(role, key=repr)), s) for role, s in found]
-            inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in found]
+            space_roles = [(tuple(roles[a] for a in axes), s) for axes, s in named if s in touching]
+            if not space_roles and workload.schema.invariants:
+                continue  # answered from public tables
+            space_roles = space_roles if ordered else [(tuple(sorted(role, key=repr)), s) for role, s in space_roles]
+            inside[i] = [(numbers.setdefault(role, len(numbers)), s) for role, s in space_roles]
             for role, space in inside[i]:
                 touching[space].append((i, role))
-    groups = _numbers(
+    group_classes = _class_numbers(
         {
-            i: (workload.groups[i].key, workload.groups[i].weight, goal.target(i), tuned_key(i, workload, tuned))
+            i: (
+                workload.groups[i].key,
+                workload.groups[i].weight,
+                goal.target(i),
+                tuned_key(i, workload, complement_keys),
+            )
             for i in inside
         }
     )
-    looks = {s: [(workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s] for s in spaces}
-    own = _numbers({s: (tuned.get(s), *(look if ordered else sorted(look, key=repr))) for s, look in looks.items()})
-    # colour refinement: the first round that tells nothing new apart has found the coarsest equitable partition, and a
-    # convex problem has an optimum that is constant on its classes
+    signatures = {
+        s: [(workload.schema[n].size, labels.get(n), digest(split.centers.get(n))) for n in s] for s in spaces
+    }
+    space_classes = _class_numbers(
+        {
+            s: (complement_keys.get(s), *(signature if ordered else sorted(signature, key=repr)))
+            for s, signature in signatures.items()
+        }
+    )
+    # A round of colour refinement that splits no class ends at the coarsest equitable partition; a
+    # convex problem has an optimum that is constant on its classes.
     while True:
-        finer = _numbers({i: (groups[i], tuple(sorted((role, own[s]) for role, s in inside[i]))) for i in inside})
-        finest = _numbers({s: (own[s], tuple(sorted((finer[i], role) for i, role in touching[s]))) for s in spaces})
-        done = len(set(finer.values())) == len(set(groups.values())) and len(set(finest.values())) == len(
-            set(own.values())
+        split_groups = _class_numbers(
+            {i: (group_classes[i], tuple(sorted((role, space_classes[s]) for role, s in inside[i]))) for i in inside}
         )
-        groups, own = finer, finest
-        if done:
+        split_spaces = _class_numbers(
+            {s: (space_classes[s], tuple(sorted((split_groups[i], role) for i, role in touching[s]))) for s in spaces}
+        )
+        stable = len(set(split_groups.values())) == len(set(group_classes.values())) and len(
+            set(split_spaces.values())
+        ) == len(set(space_classes.values()))
+        group_classes, space_classes = split_groups, split_spaces
+        if stable:
             break
     examples: dict[int, int] = {}
-    for i, kind in groups.items():
-        examples.setdefault(kind, i)
+    for i, group_class in group_classes.items():
+        examples.setdefault(group_class, i)
     return Symmetry(
-        kinds=tuple(groups.get(i, -1) for i in range(len(workload.groups))),
+        kinds=tuple(group_classes.get(i, -1) for i in range(len(workload.groups))),
         examples=tuple(examples[k] for k in range(len(examples))),
-        sizes=np.bincount(list(groups.values()), minlength=len(examples)).astype(float),
-        spaces=own,
-        counts=np.bincount(list(own.values())).astype(float),
+        sizes=np.bincount(list(group_classes.values()), minlength=len(examples)).astype(float),
+        spaces=space_classes,
+        counts=np.bincount(list(space_classes.values())).astype(float),
     )
 
 
 def _roles(group: Group) -> list[Hashable]:
-    """Return what is asked of every attribute of a group; attributes of one role may be swapped."""
+    """Return the role of every attribute of a group; attributes with equal roles are exchangeable."""
     out: list[Hashable] = list(range(len(group.attributes)))
-    # a weight belongs to one query, and a swap of attributes would carry it to another
+    # with weights of single queries, exchanging attributes would change the weighted queries
     if group.query_weights is None:
         for part in group.parts:
             for position, axis in enumerate(part.axes):
@@ -201,27 +233,27 @@ def _roles(group: Group) -> list[Hashable]:
 
 
 def tuned_key(number: int, workload: Workload, tuned: Mapping[Space, bytes]) -> bytes | None:
-    """Return the identity of the complement of a pair, if the group is on one."""
+    """Return the key of the complement of a group's pair of attributes, None without one."""
     names = workload.groups[number].attributes
     return tuned.get(names, tuned.get(names[::-1])) if len(names) == 2 else None
 
 
-def _numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
-    known: dict[Any, int] = {}
-    return {key: known.setdefault(colour, len(known)) for key, colour in colours.items()}
+def _class_numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
+    numbers: dict[Any, int] = {}
+    return {key: numbers.setdefault(colour, len(numbers)) for key, colour in colours.items()}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Asked:
-    """The queries of one kind of group.
+    """The queries of one class of groups.
 
     Attributes
     ----------
-    queries : their footprint.
-    spaces : kind of the residual space of every row of it.
-    groups : how many groups there are of the kind.
+    queries : footprint of the queries of one group.
+    spaces : class of the residual space of every row of the footprint.
+    groups : number of groups in the class.
     weight : weight of their queries.
-    target : their target variance.
+    target : target variance of their queries.
     """
 
     queries: Footprint
@@ -234,71 +266,78 @@ class Asked:
 def footprints(
     workload: Workload, blocks: Mapping[Space, Block], builder: VarianceBuilder, same: Symmetry, goal: Objective
 ) -> list[Asked] | None:
-    """Return the queries of every kind of group, or None when one of positive weight cannot be answered."""
-    out = []
+    """Return the queries of every class of groups; None if a weighted query cannot be answered."""
+    classes = []
     for example, groups in zip(same.examples, same.sizes, strict=True):
         group = workload.groups[example]
-        own = deciding_weights(group, goal)
-        found = builder.group(group)
-        # the sum is known without listing queries; only where it is infinite does it matter which ones are lost
-        if found.unmeasured and not np.isfinite(found.total()):
-            deciding = np.ones(group.count) > 0 if own is None else own > 0
-            if not np.isfinite(found.values(0, group.count)[deciding]).all():
+        query_weights = deciding_weights(group, goal)
+        variances = builder.group(group)
+        # the total needs no list of queries; only if it is infinite, check whether an unmeasured query
+        # has positive weight
+        if variances.unmeasured and not np.isfinite(variances.total()):
+            weighted = np.ones(group.count) > 0 if query_weights is None else query_weights > 0
+            if not np.isfinite(variances.values(0, group.count)[weighted]).all():
                 return None
-        asked = footprint(found, own)
-        spaces = tuple(same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in found.summands)
-        out.append(
-            Asked(queries=asked, spaces=spaces, groups=float(groups), weight=group.weight, target=goal.target(example))
+        queries = footprint(variances, query_weights)
+        spaces = tuple(same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands)
+        classes.append(
+            Asked(
+                queries=queries, spaces=spaces, groups=float(groups), weight=group.weight, target=goal.target(example)
+            )
         )
-    return out
+    return classes
 
 
 def deciding_weights(group: Group, goal: Objective) -> Array | None:
-    """Return the weights of single queries where they matter: for the largest variance only whether they are 0.
+    """Return the weights of single queries that affect the objective, shape (queries,), or None.
 
-    Shape (queries,).
+    For the largest variance, positive weights become 1.
     """
-    own = group.query_weights
-    if own is None or not math.isinf(goal.power):
-        return own
-    return None if (own > 0).all() else (own > 0).astype(float)
+    weights = group.query_weights
+    if weights is None or not math.isinf(goal.power):
+        return weights
+    return None if (weights > 0).all() else (weights > 0).astype(float)
 
 
 def norm(asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence[float], goal: Objective) -> float:
-    """Return the norm of the variances of some groups at their present noise, in counts^2 (or shares of targets)."""
+    """Return the norm of the variances of some groups at their current noise.
+
+    In counts^2, or relative to the targets.
+    """
     largest = [f.largest(f.noises)[0] for f in asked]
     if math.isinf(goal.power):
         return max(v / t for v, t in zip(largest, targets, strict=True))
-    # as shares of the largest, high powers of variances neither overflow nor vanish
+    # relative to the largest variance, high powers neither overflow nor underflow
     scale = max(largest)
     total = math.fsum(w * f.power_sum(f.noises, goal.power, scale)[0] for w, f in zip(weights, asked, strict=True))
     return scale * float(total ** (1.0 / goal.power))
 
 
 def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], goal: Objective) -> float:
-    """Return the norm of the variances of all queries of positive weight, in counts^2 (or shares of targets).
+    """Return the norm of the variances of all queries with positive weight.
 
-    ``variance`` gives the variances of a group by its number.
+    In counts^2, or relative to the targets.  ``variance`` returns the variances of a group by its
+    number.
     """
     queries: list[Footprint] = []
     weights: list[float] = []
     targets: list[float] = []
-    kinds: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
+    classes: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
     for i, group in enumerate(workload.groups):
-        if group.is_weighted and (found := variance(i)).summands:  # others follow from public tables
-            key = (found, digest(group.query_weights), group.weight, goal.target(i))
-            if key not in kinds:
-                kinds[key] = len(queries)
-                queries.append(footprint(found, deciding_weights(group, goal)))
+        if group.is_weighted and (group_variance := variance(i)).summands:  # others are answered from public tables
+            key = (group_variance, digest(group.query_weights), group.weight, goal.target(i))
+            if key not in classes:
+                classes[key] = len(queries)
+                queries.append(footprint(group_variance, deciding_weights(group, goal)))
                 weights.append(0.0)
                 targets.append(goal.target(i))
-            weights[kinds[key]] += group.weight
+            weights[classes[key]] += group.weight
     return norm(queries, weights, targets, goal)
 
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows(Family):
-    """The rows of a family, each times the root of its weight."""
+    """The rows of a family, each multiplied by the square root of its weight."""
 
     inner: Family
     weights: Array
@@ -332,8 +371,8 @@ class WeightedRows(Family):
         return self.inner.gram(sizes, self.weights if weights is None else weights * self.weights)
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
-        found = self.inner.dot(sizes, table)
-        return found * np.sqrt(self.weights).reshape(-1, *[1] * (found.ndim - 1))
+        product = self.inner.dot(sizes, table)
+        return product * np.sqrt(self.weights).reshape(-1, *[1] * (product.ndim - 1))
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         return self.inner.quadratic(sizes, matrix) * self.weights
@@ -345,11 +384,11 @@ class Emphasis:
 
     Attributes
     ----------
-    kinds : number of the kind of every group, shape (groups,); -1 for groups without weighted queries.
-    weights : weight of a group of each kind, shape (kinds,).
-    uses : for each kind the numbers of the vectors of its parts, or one number when ``whole``.
-    whole : for each kind, whether its one vector runs over all queries of a group.
-    vectors : weights of queries, each of shape (queries of a part or of a group,).
+    kinds : class of every group, shape (groups,); -1 for groups without weighted queries.
+    weights : weight of a group of each class, shape (classes,).
+    uses : for each class, the indices in `vectors` of its parts; a single index if ``whole``.
+    whole : for each class, whether it has a single vector over all queries of a group.
+    vectors : query weights, each of shape (queries of a part or of a group,).
     """
 
     kinds: tuple[int, ...]
@@ -360,43 +399,50 @@ class Emphasis:
 
     @classmethod
     def of_groups(cls, workload: Workload, weights: Sequence[float]) -> Emphasis:
-        """Return one weight a group, in place of its own and above 0 where that is; single queries keep theirs."""
-        kinds: dict[Any, int] = {}
-        places: dict[Any, int] = {}
-        uses, whole, vectors, numbers = [], list[bool](), list[Array](), []
+        """Return an emphasis with these group weights in place of the workload's.
 
-        def place(key: Any, vector: Array) -> int:
-            if key not in places:
-                places[key] = len(vectors)
+        Groups of weight 0 are left out; the weights of single queries are preserved.
+        """
+        classes: dict[Any, int] = {}
+        vector_index: dict[Any, int] = {}
+        uses, full_vectors, vectors, class_of = [], list[bool](), list[Array](), []
+
+        def index_of(key: Any, vector: Array) -> int:
+            if key not in vector_index:
+                vector_index[key] = len(vectors)
                 vectors.append(vector)
-            return places[key]
+            return vector_index[key]
 
         for group, weight in zip(workload.groups, weights, strict=True):
             key = (group.key, float(weight))
-            if group.weight > 0.0 and key not in kinds:
-                kinds[key], own = len(kinds), group.query_weights
-                parts = [(p.key, np.ones(p.count)) for p in group.parts] if own is None else [(group.key, own)]
-                uses.append(tuple(place(*part) for part in parts))
-                whole.append(own is not None)
-            numbers.append(kinds[key] if group.weight > 0.0 else -1)
+            if group.weight > 0.0 and key not in classes:
+                classes[key], query_weights = len(classes), group.query_weights
+                parts = (
+                    [(p.key, np.ones(p.count)) for p in group.parts]
+                    if query_weights is None
+                    else [(group.key, query_weights)]
+                )
+                uses.append(tuple(index_of(*part) for part in parts))
+                full_vectors.append(query_weights is not None)
+            class_of.append(classes[key] if group.weight > 0.0 else -1)
         return cls(
-            kinds=tuple(numbers),
-            weights=np.array([weight for _, weight in kinds]),
+            kinds=tuple(class_of),
+            weights=np.array([weight for _, weight in classes]),
             uses=tuple(uses),
-            whole=tuple(whole),
+            whole=tuple(full_vectors),
             vectors=tuple(vectors),
         )
 
     def apply(self, workload: Workload) -> Workload:
-        """Return the workload whose weighted sum of variances is the one with these weights."""
-        groups, made = [], dict[tuple[Any, int], Part]()
-        for group, kind in zip(workload.groups, self.kinds, strict=True):
-            if kind < 0:
+        """Return the workload whose weighted sum of variances uses these weights."""
+        groups, weighted_parts = [], dict[tuple[Any, int], Part]()
+        for group, group_class in zip(workload.groups, self.kinds, strict=True):
+            if group_class < 0:
                 continue
-            weight, numbers = float(self.weights[kind]), self.uses[kind]
-            if self.whole[kind]:
-                own = self.vectors[numbers[0]]
-                groups.append(replace(group, weight=weight, query_weights=own))
+            weight, numbers = float(self.weights[group_class]), self.uses[group_class]
+            if self.whole[group_class]:
+                query_weights = self.vectors[numbers[0]]
+                groups.append(replace(group, weight=weight, query_weights=query_weights))
                 continue
             parts = []
             for part, number in zip(group.parts, numbers, strict=True):
@@ -405,9 +451,9 @@ class Emphasis:
                     parts.append(part)
                     continue
                 key = ((part.axes, part.key), number)
-                if key not in made:
-                    made[key] = replace(part, family=WeightedRows(part.family, vector))
-                parts.append(made[key])
+                if key not in weighted_parts:
+                    weighted_parts[key] = replace(part, family=WeightedRows(part.family, vector))
+                parts.append(weighted_parts[key])
             groups.append(replace(group, weight=weight, parts=tuple(parts), query_weights=None))
         return Workload(workload.schema, tuple(groups))
 
@@ -423,45 +469,45 @@ class Emphasis:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Emphasis:
-        """Rebuild from `to_dict`; raise ValueError when the data is none."""
-        found = cls(
+        """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
+        emphasis = cls(
             kinds=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
             uses=tuple(tuple(u) for u in data["uses"]),
             whole=tuple(data["whole"]),
             vectors=tuple(unpack(v) for v in data["vectors"]),
         )
-        count = len(found.weights)
-        numbers = [*found.kinds, *(n for u in found.uses for n in u)]
+        count = len(emphasis.weights)
+        numbers = [*emphasis.kinds, *(n for u in emphasis.uses for n in u)]
         if (
-            not len(found.uses) == len(found.whole) == count
+            not len(emphasis.uses) == len(emphasis.whole) == count
             or not all(type(n) is int for n in numbers)
-            or not all(-1 <= k < count for k in found.kinds)
-            or not all(0 <= n < len(found.vectors) for u in found.uses for n in u)
-            or not all(np.isfinite(v).all() and (v >= 0).all() for v in (found.weights, *found.vectors))
+            or not all(-1 <= k < count for k in emphasis.kinds)
+            or not all(0 <= n < len(emphasis.vectors) for u in emphasis.uses for n in u)
+            or not all(np.isfinite(v).all() and (v >= 0).all() for v in (emphasis.weights, *emphasis.vectors))
         ):
-            raise ValueError("not an emphasis")
-        return found
+            raise ValueError("invalid emphasis: a class, an index or a weight is out of range")
+        return emphasis
 
     def check(self, workload: Workload) -> Workload:
-        """Return the workload; raise ValueError unless the vectors fit its groups."""
-        for group, kind in zip(workload.groups, self.kinds, strict=True):
-            # public tables may answer a weighted group
-            left_out = kind < 0 and group.is_weighted and not workload.schema.invariants
-            if left_out or (kind >= 0 and group.weight == 0):
-                raise ValueError("an emphasis on other groups")
-            if kind >= 0:
-                wanted = [group.count] if self.whole[kind] else [p.count for p in group.parts]
-                if [len(self.vectors[n]) for n in self.uses[kind]] != wanted:
-                    raise ValueError("an emphasis on other queries")
+        """Return the workload; raise ValueError unless the emphasis fits its groups."""
+        for group, group_class in zip(workload.groups, self.kinds, strict=True):
+            # a weighted group may be omitted if public tables answer it
+            omitted = group_class < 0 and group.is_weighted and not workload.schema.invariants
+            if omitted or (group_class >= 0 and group.weight == 0):
+                raise ValueError("the emphasis is for other groups")
+            if group_class >= 0:
+                lengths = [group.count] if self.whole[group_class] else [p.count for p in group.parts]
+                if [len(self.vectors[n]) for n in self.uses[group_class]] != lengths:
+                    raise ValueError("the emphasis is for other numbers of queries")
         return workload
 
 
 def pack(vector: Array) -> str:
-    """Return numbers as text, exactly. Shape (n,)."""
+    """Encode a vector, shape (n,), as text without loss."""
     return base64.b64encode(vector.astype("<f8").tobytes()).decode()
 
 
 def unpack(text: str) -> Array:
-    """Return the numbers that `pack` wrote. Shape (n,)."""
+    """Decode a vector, shape (n,), from the text that `pack` returned."""
     return np.frombuffer(base64.b64decode(text, validate=True), "<f8")

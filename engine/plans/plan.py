@@ -1,7 +1,8 @@
-"""Plans: what will be measured with how much noise, and what that promises, before any record is read.
+"""Plans: strategies and noise for a workload and a budget, with their predicted error.
 
-A plan holds no data.  Everything it predicts is computed from the very matrices, noise scales and grids that a release
-uses; its privacy cost is recomputed from them when it is made and whenever it is loaded.
+A plan contains no data.  All its predictions are computed from the matrices, noise scales and grids
+that a release uses.  Its privacy cost is recomputed from them when the plan is created and whenever
+it is loaded.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 
 
 FORMAT = "plan/1"
-ROUNDING = 1e-9  # a piece this small against its query is the rounding of zero
+# relative norm below which the component of a query in a residual space counts as zero
+ROUNDING = 1e-9
 NamedQuery = tuple[Sequence[str], npt.ArrayLike]
 
 
@@ -49,27 +51,34 @@ class Plan(Value):
 
     Attributes
     ----------
-    workload, budget : what was asked.
-    mechanism, options : how it was made; with the two above they define `hash`.
-    blocks : attributes of a table -> strategy, noise and grid; one residual space each, or a union of several.
-    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2; the norm is their weighted sum,
-        unless the options say otherwise.
-    statement : words for the certificate.
-    duals, endings, memory_limit : the solver's weights, how each search ended, and the limit in bytes that chose
-        between dense and alternating searches; enough to rebuild the very same plan.
-    split : how queries fall into residual spaces: centers, complements and unions.
-    matrices : strategy matrices and shares that a search found, where the weights do not say it all.
+    workload, budget : the request.
+    mechanism, options : mechanism with its options; with the workload and the budget they define
+        `hash`.
+    blocks : strategy, noise and grid by the attributes of the measured table; each block measures
+        one residual space, or several jointly.
+    bound : lower bound on the norm of the variances at privacy cost 1, in counts^2.  The norm is
+        the weighted sum of the variances unless the options set another objective.
+    statement : description of the certificate.
+    duals, endings, memory_limit : weights of the solver, termination message of each search, and
+        memory limit in bytes that chose between dense and alternating searches; enough to rebuild
+        the identical plan.
+    split : decomposition of queries into residual spaces: centers, complements and unions.
+    matrices : strategy matrices and shares that do not follow from the weights.
     max_records : public cap on the number of records that the plan may be used for.
-    tradeoff : shares and weights of an objective other than the sum.
-    joint : the privacy cost is that of the costliest cell in all blocks together; otherwise the sum of what the
-        costliest cell of every block costs, which is no less.
-    ideal : squared noise of every block at privacy cost 1, in counts^2, before it is rounded, shape (blocks,); None
-        where noise at another budget has to be found anew.
+    tradeoff : shares and weights for an objective other than the sum.
+    joint : whether the privacy cost is the joint cost, the maximum over cells of the summed costs
+        of the blocks; otherwise it is the sum of the costs of the blocks, which is never less.
+    ideal : squared noise of every block at privacy cost 1 before rounding to the grid, in counts^2,
+        shape (blocks,); None if the noise at another budget needs a new search.
 
-    Raises: PlanError if it costs more than the budget; Unanswered if what has a weight does not follow from it.
+    Raises
+    ------
+    PlanError : the plan costs more than the budget.
+    Unanswered : a query with positive weight cannot be answered.
     """
 
-    whole_tables: ClassVar[bool] = False  # whether a group is answered from one measured table
+    # whether every group is answered from a single measured table
+    whole_tables: ClassVar[bool] = False
 
     workload: Workload
     budget: Budget
@@ -100,19 +109,19 @@ class Plan(Value):
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
                     f"The plan would not answer the {group.family_text} queries on "
-                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; beside heavier ones "
-                    "they may be lost in rounding. Bring weights closer together, or choose another mechanism."
+                    f"{' x '.join(group.attributes) or 'nothing'}, group {i}, which have a weight; they may be lost in "
+                    "the rounding of heavier queries. Choose weights that differ less, or another mechanism."
                 )
 
     def _answers(self, group: int) -> bool:
-        """Return whether the queries of a group that have a weight follow from what is measured."""
-        asked = self.workload.groups[group]
-        if not self.whole_tables and self._variances.all_measured(asked):
+        """Return whether the plan can answer all queries of a group that have positive weight."""
+        queries = self.workload.groups[group]
+        if not self.whole_tables and self._variances.all_measured(queries):
             return True
-        found = self.group_variance(group)
-        if found.unmeasured and asked.query_weights is not None:
-            return bool(np.isfinite(found.values(0, asked.count)[asked.query_weights > 0]).all())
-        return not found.unmeasured or math.isfinite(found.total())
+        variances = self.group_variance(group)
+        if variances.unmeasured and queries.query_weights is not None:
+            return bool(np.isfinite(variances.values(0, queries.count)[queries.query_weights > 0]).all())
+        return not variances.unmeasured or math.isfinite(variances.total())
 
     @property
     def schema(self) -> Schema:
@@ -121,12 +130,12 @@ class Plan(Value):
 
     @cached_property
     def pcost(self) -> float:
-        """Privacy cost of the release to one person, recomputed from its matrices, noise and grids, rounded up."""
+        """Privacy cost of the release for one person, computed from its matrices, rounded up."""
         return person_pcost(self.blocks, self.budget, self.max_records, self.joint)
 
     @cached_property
     def on_curve(self) -> bool:
-        """Whether the noise is fine enough for the curve of Gaussian DP; if not, zCDP gives the epsilon."""
+        """Whether the grid is fine enough for the curve of Gaussian DP; if not, zCDP gives epsilon."""
         return on_curve([self.blocks], self.pcost)
 
     def epsilon(self, delta: float) -> float:
@@ -135,24 +144,28 @@ class Plan(Value):
 
     @property
     def meaning(self) -> str:
-        """What a release means, in one line; beside exact totals that is no plain differential privacy."""
+        """The privacy guarantee in one line; with exact totals it is not plain differential privacy."""
         return self.schema.meaning(self.budget, curve=self.on_curve)
 
     @cached_property
     def replace_one_pcost(self) -> ReplaceOne:
-        """Cost to one person whose rows are replaced by as many others: a proven upper bound, and the worst pair found.
+        """Privacy cost for one person whose rows are replaced: an upper bound and an example.
 
-        Guarantee: the bound holds for all pairs of cells and for rows that count nowhere; the pair comes from a climb.
+        Guarantee: the bound holds for all pairs of cells and for rows outside the domain.  The example
+        is the most costly pair of cells in a local search.
         """
         return replaced(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @property
     def answering(self) -> Mapping[Space, Block]:
-        """Residual spaces with the strategy and noise that answers are made of: measured, or following from that."""
+        """Strategy and noise of the residual spaces that answers are computed from.
+
+        These spaces are measured, or estimated from what is measured.
+        """
         return self.blocks
 
     def answers_from(self, estimates: Mapping[Space, Array]) -> SpaceAnswers | TableAnswers:
-        """Return what estimates, in the shapes of `combine`, say about tables and queries."""
+        """Return tables and answers for estimates, which have the shapes of `combine`."""
         return SpaceAnswers(plan=self, estimates=estimates)
 
     def sources(self, group: int) -> list[Block]:
@@ -162,7 +175,10 @@ class Plan(Value):
         return [self.answering[self.home.get(space, space)] for space in spaces]
 
     def combine(self, estimates: Mapping[Space, Array]) -> Mapping[Space, Array]:
-        """Return estimates of what answers are made of from estimates of what was measured. Values keep their shape."""
+        """Return the estimates that answers are computed from, given those of the measured blocks.
+
+        The shapes of the values are preserved.
+        """
         return estimates
 
     @cached_property
@@ -182,9 +198,9 @@ class Plan(Value):
         return by_kind(self.answering, self.split, self.workload, self.group_variance)
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
-        """Return one number a group, computed once for groups with the same variances."""
-        known = {variances: value(variances) for variances in dict.fromkeys(self._each)}
-        return [known[variances] for variances in self._each]
+        """Return one number per group, computed once for groups with the same variances."""
+        by_variances = {variances: value(variances) for variances in dict.fromkeys(self._each)}
+        return [by_variances[variances] for variances in self._each]
 
     @cached_property
     def totals(self) -> list[float]:
@@ -203,7 +219,10 @@ class Plan(Value):
 
     @cached_property
     def rmse(self) -> float:
-        """Root of the mean variance of all queries, unweighted, in counts; infinite if one of weight 0 is lost."""
+        """Unweighted root of the mean variance of all queries, in counts.
+
+        Infinite if a query of weight 0 is not measured.
+        """
         return math.sqrt(math.fsum(self.totals) / self.workload.queries)
 
     @cached_property
@@ -234,12 +253,14 @@ class Plan(Value):
 
     @cached_property
     def _goal(self) -> Objective:
-        found = self.options
-        return objective(found.get("objective", "sum"), found.get("power", 2.0), found.get("targets"), self.workload)
+        options = self.options
+        return objective(
+            options.get("objective", "sum"), options.get("power", 2.0), options.get("targets"), self.workload
+        )
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Lower bounds for the class of this mechanism and for all of them, and the distance to them."""
+        """Lower bounds for the class of this mechanism and for all mechanisms, and the gaps to them."""
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
 
         def search() -> float:
@@ -263,7 +284,7 @@ class Plan(Value):
         return hashlib.sha256(canonical(self._request()).encode()).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
-        """Return one row a group: attributes, family, queries, rmse and max_std in counts."""
+        """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
         return table_of_groups(self.workload.groups, self.rmses, self.largest)
 
     def by_space(self) -> pd.DataFrame:
@@ -274,25 +295,33 @@ class Plan(Value):
         return table_of_blocks(self.blocks.values(), self.max_records)
 
     def renoised(self, budget: Budget, blocks: Mapping[Space, Block]) -> Self:
-        """Return the plan at another budget, with its blocks at other noise; what it knows of them is kept."""
-        made = replace(self, budget=budget, blocks=blocks)
-        made._variances.learn(self._variances)
-        return made
+        """Return the plan at another budget with other noise; cached variances are reused."""
+        plan = replace(self, budget=budget, blocks=blocks)
+        plan._variances.learn(self._variances)
+        return plan
 
     def asking(self, groups: Iterable[Group]) -> Self:
-        """Return the plan, which measures the same, with other queries: of weight 0, since some may not be answered."""
+        """Return a plan with the same measurements and other queries, of weight 0.
+
+        With weight 0, queries that the plan cannot answer are allowed.
+        """
         return replace(self, workload=Workload(self.schema, tuple(replace(group, weight=0.0) for group in groups)))
 
     def variances(self, group: int, start: int = 0, stop: int | None = None) -> Array:
-        """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2, as `describe` orders them."""
+        """Return variances of queries ``start:stop``, shape (stop - start,), in counts^2.
+
+        The order of the queries is that of `describe`.
+        """
         return self.group_variance(group).values(*span(start, stop, self.workload.groups[group].count, error=PlanError))
 
     def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the variance of any query on ``attributes``, in counts^2.
 
-        ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.
+        ``query_tensor`` has the shape of the marginal table on the attributes, in this order.
 
-        Raises: NotAnswerable where the strategy says nothing about a piece of the query.
+        Raises
+        ------
+        NotAnswerable : the strategy does not measure a component of the query.
         """
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
@@ -307,20 +336,25 @@ class Plan(Value):
         return out
 
     def checked(self, query: NamedQuery) -> tuple[Space, npt.ArrayLike]:
-        """Return attributes and tensor, of their shape, of a query; raise PlanError unless it is one."""
+        """Return the attributes and the tensor of a query; raise PlanError unless it is a pair."""
         if not isinstance(query, (tuple, list)) or len(query) != 2:
             raise PlanError(f"A query was given as {type(query).__name__}. Give a pair of attributes and table.")
         return self.schema.named(query[0], error=PlanError), query[1]
 
     def query_table(self, names: Space, query_tensor: npt.ArrayLike) -> Array:
-        """Return a query as a table of numbers; raise PlanError unless it is one on these attributes.
+        """Return a query as a table of finite numbers, shape (n_1, ..., n_k).
 
-        Its shape is (n_1, ..., n_k).
+        Raises
+        ------
+        PlanError : the query has another shape, or entries that are not finite numbers.
         """
         return finite_table(names, self.schema.sizes(names), query_tensor)
 
     def class_pieces(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        """Return the pieces of a query by residual space, shape (n_1 - 1, ...) on the sorted attributes."""
+        """Return the components of a query by residual space, shapes (n_1 - 1, ...).
+
+        The attributes of every space are in schema order.
+        """
         names = self.schema.named(attributes)
         tensor = self.query_table(names, query_tensor)
         ranked = self.schema.ranked(names)
@@ -333,16 +367,19 @@ class Plan(Value):
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
-        """The key in `answering` of the block that stands for each residual space."""
+        """Key in `answering` of the block that measures each residual space."""
         return homes(self.answering)
 
     @property
     def solved(self) -> Solved:
-        """What the search for the plan had found, enough to make it again, at this budget or another."""
+        """State of the search, enough to rebuild the plan at this or another budget."""
         return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
 
     def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
-        """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces."""
+        """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces.
+
+        Coordinates of spaces without rows are 0.
+        """
         count = len(next(iter(given.values())))
         dimensions = {s: math.prod(n - 1 for n in self.schema.sizes(s)) for s in block.spaces}
         return np.concatenate(
@@ -350,33 +387,33 @@ class Plan(Value):
         )
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
-        asked = self.class_pieces(attributes, query_tensor)
+        components = self.class_pieces(attributes, query_tensor)
         size = float(np.linalg.norm(np.asarray(query_tensor, dtype=float)))
         by_block: dict[Space, dict[Space, Array]] = {}
-        for space, piece in asked.items():
+        for space, piece in components.items():
             if not piece.size or self.schema.is_exact(space) or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
             if space not in self.home:
                 raise unmeasured(attributes, space)
             by_block.setdefault(self.home[space], {})[space] = piece
         out = {}
-        for home, own in by_block.items():
+        for home, block_pieces in by_block.items():
             block = self.answering[home]
             if block.union:
                 ((_, strategy),) = block.factors
-                row = self.joined(block, {space: piece[None] for space, piece in own.items()})
+                row = self.joined(block, {space: piece[None] for space, piece in block_pieces.items()})
                 if not strategy.complete and strategy.leaves_span(row)[0]:
                     raise unmeasured(attributes, home)
                 out[home] = block.noise * (row @ strategy.pinv)[0]
             else:
-                if not measures_piece(block, own[home]):
+                if not measures_piece(block, block_pieces[home]):
                     raise unmeasured(attributes, home)
-                solved = apply_factors(block, own[home], lambda s: s.pinv.T)
+                solved = apply_factors(block, block_pieces[home], lambda s: s.pinv.T)
                 out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
         return out
 
     def headline(self) -> dict[str, str]:
-        """Return what was asked, how exact the answers are and what they cost."""
+        """Return a summary: mechanism, size of the workload, error and privacy cost."""
         return {
             "mechanism": self.mechanism,
             "groups": number(len(self.workload.groups)),
@@ -404,7 +441,7 @@ class Plan(Value):
         }
 
     def to_json(self) -> str:
-        """Return the plan as JSON text: the request, the solver's weights and what they lead to."""
+        """Return the plan as JSON text: the request, the state of the solver and the results."""
         solved: dict[str, Any] = {
             "matrices": [{"shape": list(m.shape), "values": pack(m)} for m in self.matrices],
             "duals": [pack(d) for d in self.duals],
@@ -415,7 +452,7 @@ class Plan(Value):
             "weighted_rmse": self.weighted_rmse,
             "hash": self.hash,
         }
-        # of whole tables an option says it
+        # plans with `whole_tables` store this as an option
         if self.joint and not self.whole_tables:
             solved["joint"] = True
         if self.tradeoff is not None:

@@ -1,4 +1,4 @@
-"""Reconstruction of answers and covariances from measured blocks."""
+"""Reconstruction of tables and query answers from the estimates of measured blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 
 
 def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Array:
-    """Return a query as a table of numbers, shape (n_1, ..., n_k); raise PlanError unless it is one."""
+    """Return a query as a table of finite numbers, shape (n_1, ..., n_k).
+
+    Raises
+    ------
+    PlanError : the query has another shape, or entries that are not finite numbers.
+    """
     try:
         tensor = np.asarray(given, dtype=float)
     except (TypeError, ValueError, OverflowError):
@@ -40,7 +45,7 @@ def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Ar
 
 
 def unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
-    """Return what to raise when the part of a query on some attributes is not measured."""
+    """Return the exception for a query whose component in a residual space is not measured."""
     return NotAnswerable(
         f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
         "plan does not measure. Add the query, or the marginal on these attributes, to the workload."
@@ -49,7 +54,13 @@ def unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceAnswers:
-    """Answers of a plan of residual spaces; ``estimates`` are their class coordinates, in counts."""
+    """Tables and answers of a plan of residual spaces.
+
+    Attributes
+    ----------
+    plan : the plan.
+    estimates : estimated class coordinates of every block, in counts.
+    """
 
     plan: Plan
     estimates: Mapping[Space, Array]
@@ -58,7 +69,7 @@ class SpaceAnswers:
     def by_space(self) -> Mapping[Space, Array]:
         """Class coordinates of every residual space, one axis per attribute, shape (n_1 - 1, ...).
 
-        Those of public tables are exact.
+        Those that follow from public tables are exact.
         """
         schema, split = self.plan.schema, self.plan.split
         out = {}
@@ -77,22 +88,27 @@ class SpaceAnswers:
         return out
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, of the shape of the group's attributes."""
+        """Return the table that answers a group, in counts, one axis per attribute of the group."""
         return self.known_table(self.plan.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
-        """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
+        """Return the noisy table on some attributes, in counts, one axis per attribute.
+
+        Raises
+        ------
+        NotAnswerable : the plan does not measure the complete table.
+        """
         for space in subsets(self.plan.schema.ranked(attributes)):
             if not self._measures(space):
                 raise NotAnswerable(
-                    f"The plan does not measure the whole table on {set_name(attributes)}: "
+                    f"The plan does not measure the complete table on {set_name(attributes)}: "
                     f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
                     "with the marginal on these attributes."
                 )
         return self.known_table(attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; what is not measured of it counts as nothing.
+        """Return the answer to one query, in counts; unmeasured components count as 0.
 
         ``query_tensor`` has the shape of the marginal table on the attributes.
         """
@@ -105,7 +121,7 @@ class SpaceAnswers:
         )
 
     def _measures(self, space: Space) -> bool:
-        """Return whether all class coordinates of a residual space follow from what is measured."""
+        """Return whether the measured blocks determine all class coordinates of a residual space."""
         if math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0 or self.plan.schema.is_exact(space):
             return True
         if space not in self.plan.home:
@@ -114,17 +130,20 @@ class SpaceAnswers:
         if all(s.complete for _, s in block.factors) or not block.union:
             return all(s.complete for _, s in block.factors)
         ((_, strategy),) = block.factors
-        own = self.plan.joined(block, {space: np.eye(math.prod(n - 1 for n in self.plan.schema.sizes(space)))})
-        return not strategy.leaves_span(own).any()
+        rows = self.plan.joined(block, {space: np.eye(math.prod(n - 1 for n in self.plan.schema.sizes(space)))})
+        return not strategy.leaves_span(rows).any()
 
     def known_table(self, attributes: Sequence[str]) -> Array:
-        """Return the table on ``attributes``, of their shape, in counts; pieces that are not measured are left out."""
+        """Return the table on ``attributes``, in counts; unmeasured components count as 0.
+
+        The table has one axis per attribute.
+        """
         schema = self.plan.schema
         if schema.is_exact(attributes):
             return schema.exact_table(tuple(attributes)).astype(float)
         ranked = schema.ranked(attributes)
         sizes = schema.sizes(ranked)
-        # a space that is not measured stands as 0: who asks for the whole table was refused before
+        # unmeasured spaces stay 0; `table` rejects attributes with such a space
         coordinates = np.zeros((1, *sizes))
         for inside in subsets(range(len(ranked))):
             estimate = self.by_space.get(tuple(ranked[a] for a in inside))
@@ -132,37 +151,48 @@ class SpaceAnswers:
                 coordinates[part_of(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):
             split = self.plan.split
-            made = tables(coordinates, sizes, split.given(ranked), split.inside(ranked)).reshape(sizes)
-        return made.transpose([ranked.index(name) for name in attributes])
+            table = tables(coordinates, sizes, split.given(ranked), split.inside(ranked)).reshape(sizes)
+        return table.transpose([ranked.index(name) for name in attributes])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableAnswers:
-    """The same for a plan of components; ``estimates`` are the cells of their tables, in counts."""
+    """Tables and answers of a plan of components.
+
+    Attributes
+    ----------
+    plan : the plan.
+    estimates : estimated cells of the table of every component, in counts.
+    """
 
     plan: ExplicitPlan
     estimates: Mapping[Space, Array]
 
     def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, of the shape of the group's attributes."""
-        asked, number = self.plan.workload.groups[group], self.plan.answered_by[group]
-        return self._table(number, asked.attributes) if number >= 0 else np.zeros(asked.sizes)
+        """Return the table that answers a group, in counts, one axis per attribute of the group."""
+        queries, number = self.plan.workload.groups[group], self.plan.answered_by[group]
+        return self._table(number, queries.attributes) if number >= 0 else np.zeros(queries.sizes)
 
     def table(self, attributes: Space) -> Array:
-        """Return the noisy table on attributes, of their shape, in counts; raise NotAnswerable unless measured."""
+        """Return the noisy table on some attributes, in counts, one axis per attribute.
+
+        Raises
+        ------
+        NotAnswerable : the plan does not measure the complete table.
+        """
         return self._table(self.plan.component_of_table(attributes), attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, of the shape of its attributes, in counts."""
+        """Return the answer to one query, in counts; the query has one axis per attribute."""
         names, query = self.plan.essential(attributes, query_tensor)
         return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
 
     def _table(self, number: int, attributes: Sequence[str]) -> Array:
-        """Return the table on some attributes from the estimate of one component, axes in the order given."""
+        """Return the table on some attributes, in this order, from the estimate of one component."""
         block = self.plan.components[number]
-        kept = [block.attributes.index(name) for name in attributes]
-        whole = self.estimates[component_key(number)]
-        # the estimate is a table on more attributes, and least squares keeps its sums what they are
-        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
-        order = sorted(kept)
-        return np.asarray(summed).transpose([order.index(a) for a in kept])
+        positions = [block.attributes.index(name) for name in attributes]
+        estimate = self.estimates[component_key(number)]
+        # sums of the least squares estimate are the least squares estimates of the sums
+        summed = estimate.sum(axis=tuple(a for a in range(estimate.ndim) if a not in positions))
+        order = sorted(positions)
+        return np.asarray(summed).transpose([order.index(a) for a in positions])

@@ -1,14 +1,16 @@
-"""Privacy cost under replacement of rows.
+"""Privacy cost if neighbours replace rows.
 
-Replacing a row of cell x by one of cell y moves block B by B (e_x - e_y).  With K = B^T B / noise^2, the cost of a pair
-is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y): at most twice the cost of adding a row where columns are at
-right angles or less, and less than that by twice what the total alone costs, which no replacing moves.
+Replacing a row in cell x by one in cell y moves the answers of block B by B (e_x - e_y).  With
+K = B^T B / noise^2, the cost of a pair is the sum over blocks of K(x, x) + K(y, y) - 2 K(x, y).  It
+is at most twice the cost of adding a row if the inner products of columns are nonnegative, and
+smaller by twice the cost of the total, which replacement does not change.
 
-A row may also be replaced by one that counts nowhere, outside the domain or refused, which moves block B by B e_x as
-adding it does; that is the dearer of the two where most of the budget goes to the total.
+A row may also be replaced by one that is not counted, because it is outside the domain or rejected.
+This moves block B by B e_x, as adding the row does, and is the more costly case if most of the
+budget goes to the total.
 
-K is a Kronecker product, so that it is bounded by interval arithmetic over the factors, jointly for all blocks.  The
-pair found by a climb from many starts bounds the same number from below.
+K is a Kronecker product.  Interval arithmetic over its factors, jointly for all blocks, gives an
+upper bound on the cost, and a local search over pairs from several starts gives a lower bound.
 """
 
 from __future__ import annotations
@@ -29,15 +31,18 @@ from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Axes, Space, Strategy
 from engine.workload import Schema
 
-STARTS, CLIMBS = 6, 20
-BINS = 6  # of pairs of different cells of one attribute
-MOST_STEPS = 2_000
-ENTRIES = 1 << 24
+# local search: number of starts, and passes over the attributes per start
+STARTS, MAX_PASSES = 6, 20
+# bins for the pairs of different cells of one attribute
+BINS = 6
+# evaluations of the best-first search, and array entries that limit them
+MAX_STEPS = 2_000
+MAX_ENTRIES = 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two cells, by attribute, and what it costs to replace a record of the one by a record of the other."""
+    """Two cells, by attribute, and the cost of replacing a record of one by one of the other."""
 
     pcost: float
     first: Mapping[str, int]
@@ -45,26 +50,27 @@ class Pair:
 
 
 class ReplaceOne(NamedTuple):
-    """A proven upper bound on the privacy cost of replacing, and the worst pair of counted cells that was found."""
+    """Upper bound on the cost of replacement, and the most costly pair of the local search."""
 
     bound: float
     worst: Pair
 
 
 def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, Block], int], float]:
-    """Return the function of blocks and records that a budget's neighbours count one row by.
+    """Return the cost of one row, as a function of blocks and records, for a budget's neighbours.
 
-    ``joint`` counts what the dearest cell costs in all blocks together, otherwise the dearest cell of every block.
+    ``joint`` selects the maximum over cells of the summed costs of the blocks, instead of the sum of
+    their costs.
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
 
 
 def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int, joint: bool = False) -> float:
-    """Return what a release of all blocks costs one person under a budget's unit and neighbours, rounded up.
+    """Return the privacy cost of all blocks for one person with a budget's neighbours, rounded up.
 
-    Guarantee: k rows of one person move every answer by at most k times what one row does, so that the cost is at most
-    k^2 times that of one row, whatever cells the rows are in.
+    Guarantee: k rows of one person move the answers by at most k times as much as one row, so the
+    cost is at most k^2 times that of one row, for any cells of the rows.
     """
     return budget.of_person(row_pcosts(budget, joint)(blocks, max_records))
 
@@ -72,10 +78,10 @@ def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int
 def replaced(
     blocks: Mapping[Space, Block], budget: Budget, max_records: int, schema: Schema, joint: bool = False
 ) -> ReplaceOne:
-    """Return what replacing all rows of a person costs: see `ReplaceOne`."""
+    """Return the privacy cost of replacing all rows of one person; see `ReplaceOne`."""
     measured = {name for block in blocks.values() for name in block.attributes}
-    found = worst_pair(blocks, {name: schema[name].size for name in schema.names if name in measured})
-    pair = replace(found, pcost=found.pcost * budget.rows_per_person**2)
+    row_pair = worst_pair(blocks, {name: schema[name].size for name in schema.names if name in measured})
+    pair = replace(row_pair, pcost=row_pair.pcost * budget.rows_per_person**2)
     bound = replaced_pcost(blocks, max_records, cells_pcost if joint else total_pcost)
     return ReplaceOne(bound=budget.of_person(bound), worst=pair)
 
@@ -85,31 +91,33 @@ def replaced_pcost(
     max_records: int,
     added: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> float:
-    """Return an upper bound on the cost of replacing one record by another, rounding included, rounded up.
+    """Return an upper bound on the cost of replacing one record, including rounding, rounded up.
 
-    The other may be one that no table counts.  ``added`` bounds what adding one costs.
+    The new record may be one that no table counts.  ``added`` returns an upper bound on the cost of
+    adding a record.
     """
-    found, alone = list(blocks.values()), added(blocks, max_records)
-    if any(b.law == "laplace" for b in found):  # columns in the L1 norm: twice the sensitivity
-        return 4.0 * alone
-    plain = [b for b in found if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)]
-    ideal = Distances(plain).bound() if plain else 0.0
-    ideal += math.fsum(_alone(b) for b in found if not any(b is p for p in plain))
-    # |(d + e)|^2 over blocks, d the distances of columns and e what rounding adds to each: Minkowski's inequality
-    extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in found]
+    block_list, added_pcost = list(blocks.values()), added(blocks, max_records)
+    if any(b.law == "laplace" for b in block_list):  # L1 norm: at most twice the sensitivity
+        return 4.0 * added_pcost
+    product_blocks = [b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)]
+    ideal = Distances(product_blocks).bound() if product_blocks else 0.0
+    ideal += math.fsum(_block_bound(b) for b in block_list if not any(b is p for p in product_blocks))
+    # Minkowski's inequality for |d + e|, with d the distances of the columns in all blocks and e the
+    # effect of rounding on each
+    extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
-    return max(alone, min(pairs, 4.0 * alone))
+    return max(added_pcost, min(pairs, 4.0 * added_pcost))
 
 
-def _alone(block: Block) -> float:
-    """Return the largest squared distance of two columns of one block over its noise, or a bound on it."""
+def _block_bound(block: Block) -> float:
+    """Return an upper bound on the squared distance of two columns of a block over its noise^2."""
     if block.weights is not None or len(block.factors) > 1:
-        # of products only the triangle inequality is free: their columns are too many to be compared in pairs
+        # a product has too many columns to compare in pairs, so use the triangle inequality
         return (2.0 * block.column_norm / block.noise) ** 2
     rows = block.factors[0][1].rows
-    # |b_x - b_y|^2 = |b_x|^2 + |b_y|^2 - 2 b_x b_y, so that all pairs are one matrix product
+    # |b_x - b_y|^2 = |b_x|^2 + |b_y|^2 - 2 b_x b_y for all pairs by a matrix product
     norms, best = np.einsum("rc,rc->c", rows, rows), 0.0
-    step = max(1, ENTRIES // len(norms))
+    step = max(1, MAX_ENTRIES // len(norms))
     for start in range(0, len(norms), step):
         inner = rows[:, start : start + step].T @ rows
         best = max(best, float((norms[start : start + step, None] + norms - 2.0 * inner).max()))
@@ -117,52 +125,59 @@ def _alone(block: Block) -> float:
 
 
 class Distances:
-    """Upper bound on the sum over blocks of |B (e_x - e_y)|^2 / noise^2, for blocks of one factor an attribute.
+    """Upper bound on the sum over blocks of |B (e_x - e_y)|^2 / noise^2.
 
-    For every attribute the pairs (x_i, y_i) fall into bins: equal ones, and those that differ by their K_i(x_i, y_i).
-    Within bins each K_i is an interval, a block's product of them too, and the sum over blocks is bounded; the best
-    first search through the bins stops at a choice for all attributes, or early, with what is still open as the bound.
+    The blocks have one factor per attribute.  For every attribute, the pairs (x_i, y_i) are divided
+    into bins: equal cells, and different cells by their K_i(x_i, y_i).  Within a bin every K_i lies
+    in an interval, and so does the product of a block, which bounds the sum over blocks.  A best-first
+    search over the bins stops at a choice for all attributes, or after a number of steps with the
+    largest bound of the open nodes.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
-        blocks = sorted(blocks, key=lambda b: len(b.factors))  # an attribute's own block says best which pairs are far
+        # the first block of an attribute defines its bins: prefer that on the attribute alone
+        blocks = sorted(blocks, key=lambda b: len(b.factors))
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         place = {name: i for i, name in enumerate(self.names)}
         width = max((len(b.factors) for b in blocks), default=0)
-        # one entry more, the attribute number ``len(names)``, fills up blocks on few attributes with the factor 1
+        # blocks on few attributes are padded with factors of 1 on a dummy attribute, number len(names)
         self.attribute = np.full((len(blocks), width), len(self.names))
         self.low = np.ones((len(blocks), width, BINS + 2))
         self.high = np.ones((len(blocks), width, BINS + 2))
         self.column = np.array([b.column_norm**2 / b.noise**2 for b in blocks])
         self.scale = np.array([b.noise**-2.0 for b in blocks])
         bins: dict[str, Index] = {}
-        known: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
+        interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
                 name = block.attributes[axis]
                 self.attribute[k, j] = place[name]
                 key = (strategy, name)
-                if key not in known:
+                if key not in interval_cache:
                     gram = strategy.rows.T @ strategy.rows
                     if name not in bins:
                         bins[name] = _binned(gram)
-                    known[key] = _ends(gram, bins[name])
-                self.low[k, j], self.high[k, j] = known[key]
+                    interval_cache[key] = _intervals(gram, bins[name])
+                self.low[k, j], self.high[k, j] = interval_cache[key]
         weight = np.zeros(len(self.names) + 1)
         np.add.at(weight, self.attribute, self.column[:, None])
         self.order = np.argsort(-weight[:-1])
 
     def at(self, chosen: Index) -> float:
-        """Return the bound for one bin an attribute, shape (attributes,): 0 any pair, 1 equal cells, then others."""
+        """Return the bound for one bin per attribute.
+
+        ``chosen``, shape (attributes,), holds 0 for any pair, 1 for equal cells, and from 2 the bins of
+        different cells.
+        """
         bins = np.append(chosen, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
         least, most = self.scale.copy(), self.scale.copy()
         for j in range(bins.shape[1]):
-            # entries may be negative: the product of two intervals ends at one of the four products of their ends
+            # entries may be negative: the ends of a product of intervals are among the products of ends
             ends = np.stack([least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]])
             least, most = ends.min(axis=0), ends.max(axis=0)
-        # records that agree on all attributes of a block leave it as it is
+        # records that agree on all attributes of a block have the same column
         moved = (bins != 1).any(axis=1)
         return float(np.sum(2.0 * (self.column - least) * moved)) * GUARD
 
@@ -171,14 +186,14 @@ class Distances:
         start = np.zeros(len(self.names), dtype=np.int64)
         ticket = itertools.count()
         heap = [(-self.at(start), next(ticket), 0, start)]
-        steps = min(MOST_STEPS, max(20, ENTRIES // max(1, self.attribute.size)))
+        steps = min(MAX_STEPS, max(20, MAX_ENTRIES // max(1, self.attribute.size)))
         while heap and steps > 0 and heap[0][2] < len(self.order):
             _, _, depth, chosen = heapq.heappop(heap)
             for k in range(1, BINS + 2):
                 if np.isfinite(self.low[self.attribute == self.order[depth]][0, k]):
-                    tried = chosen.copy()
-                    tried[self.order[depth]] = k
-                    heapq.heappush(heap, (-self.at(tried), next(ticket), depth + 1, tried))
+                    child = chosen.copy()
+                    child[self.order[depth]] = k
+                    heapq.heappush(heap, (-self.at(child), next(ticket), depth + 1, child))
                     steps -= 1
         return max(-heap[0][0], 0.0)
 
@@ -187,17 +202,20 @@ def _binned(gram: Array) -> Index:
     """Return the bin of every pair of cells, shape (n, n): 1 on the diagonal, then by quantiles of entries."""
     n = len(gram)
     out = np.ones((n, n), dtype=np.int64)
-    apart = ~np.eye(n, dtype=bool)
+    different = ~np.eye(n, dtype=bool)
     if n > 1:
-        # quantiles, not equal widths: a bin says most where pairs are many
-        cuts = np.unique(np.quantile(gram[apart], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
-        # entries that differ by rounding alone fall on the same side of a cut
-        out[apart] = 2 + np.searchsorted(cuts, gram[apart] - 1e-12 * float(np.abs(gram).max()))
+        # quantiles instead of equal widths: narrow bins where there are many pairs
+        cuts = np.unique(np.quantile(gram[different], np.linspace(0.0, 1.0, BINS + 1)[1:-1]))
+        # the margin puts entries that differ only by rounding on the same side of a cut
+        out[different] = 2 + np.searchsorted(cuts, gram[different] - 1e-12 * float(np.abs(gram).max()))
     return out
 
 
-def _ends(gram: Array, bins: Index) -> tuple[Array, Array]:
-    """Return the least and the largest entry over all pairs and in every bin; infinite in a bin without pairs."""
+def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
+    """Return the smallest and the largest entry over all pairs and in every bin.
+
+    They are infinite in a bin without pairs.
+    """
     low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
     np.minimum.at(low, bins, gram)
     np.maximum.at(high, bins, gram)
@@ -206,29 +224,30 @@ def _ends(gram: Array, bins: Index) -> tuple[Array, Array]:
 
 
 def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
-    """Return the pair of cells that costs most among those a climb from some starts finds; the same every time.
+    """Return the most costly pair of cells in a deterministic local search from several starts.
 
-    Both records change one attribute at a time, to the value that costs most while the others stay.
+    Each step changes one attribute of one record to the most costly value.
 
     Parameters
     ----------
-    sizes : number of cells of every attribute that a block measures.
+    sizes : number of cells of every attribute in a block.
     """
-    names, rng = list(sizes), np.random.default_rng(0)  # the plan is public: nothing here is drawn for a release
+    # a fixed seed is safe: the starts depend only on the public plan
+    names, rng = list(sizes), np.random.default_rng(0)
     touching = {n: [b for b in blocks.values() if n in b.attributes] for n in names}
     best = Pair(pcost=0.0, first=dict.fromkeys(names, 0), second=dict.fromkeys(names, 0))
     for start in range(STARTS):
         x = {n: 0 if start == 0 else int(rng.integers(sizes[n])) for n in names}
         y = {n: sizes[n] - 1 if start == 0 else int(rng.integers(sizes[n])) for n in names}
-        for _ in range(CLIMBS):
-            rising = False
+        for _ in range(MAX_PASSES):
+            improved = False
             for name in names:
-                for mine, other in ((x, y), (y, x)):
-                    tried = _moved(touching[name], mine, other, name, np.arange(sizes[name]))
-                    # a gain that is rounding would let the climb go round in circles
-                    if float(tried.max()) > tried[mine[name]] * (1.0 + 1e-12):
-                        mine[name], rising = int(tried.argmax()), True
-            if not rising:
+                for record, other in ((x, y), (y, x)):
+                    costs = _added_costs(touching[name], record, other, name, np.arange(sizes[name]))
+                    # a gain within rounding could make the search cycle
+                    if float(costs.max()) > costs[record[name]] * (1.0 + 1e-12):
+                        record[name], improved = int(costs.argmax()), True
+            if not improved:
                 break
         if (cost := pair_pcost(blocks, x, y)) > best.pcost:
             best = Pair(pcost=cost, first=dict(x), second=dict(y))
@@ -236,52 +255,54 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
 
 
 def pair_pcost(blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]) -> float:
-    """Return the cost of replacing a record of one cell by a record of another, without the rounding of a release."""
-    # epsilons of blocks add up and are squared at the end, costs in zCDP add up as they are
-    total = float(_moved(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
+    """Return the cost of replacing a record of one cell by one of another, without grid rounding."""
+    # for Laplace noise epsilons add up and are squared at the end; costs in zCDP add up directly
+    total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
 
 
-def _moved(
-    blocks: Sequence[Block], mine: Mapping[str, int], other: Mapping[str, int], name: str, values: Index
+def _added_costs(
+    blocks: Sequence[Block], record: Mapping[str, int], other: Mapping[str, int], name: str, values: Index
 ) -> Array:
-    """Return what blocks add to the cost of a pair for every value of one attribute of the first, shape (values,).
+    """Return the summed costs of a pair for every value of one attribute of the first record.
 
-    What adds up is the cost in zCDP for Gaussian noise, and the root of it, an epsilon, for Laplace noise.
+    The sums, shape (values,), are of pcosts for Gaussian noise and of epsilons for Laplace noise.
     """
     total = np.zeros(len(values))
     for block in blocks:
         if block.law == "laplace" or block.weights is not None:
-            moved = _columns(block, mine, name, values) - _columns(block, other, "", values[:1])
+            difference = _columns(block, record, name, values) - _columns(block, other, "", values[:1])
             if block.law == "laplace":
-                total += np.abs(moved).sum(axis=1) * DEVIATION["laplace"] / block.noise
+                total += np.abs(difference).sum(axis=1) * DEVIATION["laplace"] / block.noise
             else:
-                total += np.einsum("vr,vr->v", moved, moved) / block.noise**2
+                total += np.einsum("vr,vr->v", difference, difference) / block.noise**2
         else:
-            total += _distances(block, mine, other, name, values) / block.noise**2
+            total += _distances(block, record, other, name, values) / block.noise**2
     return total
 
 
 def _cells(block: Block, axes: Axes, record: Mapping[str, int], name: str, values: Index, sizes: Axes) -> Index:
-    """Return the cell of one factor's table that a record is in, for every value of one attribute."""
-    given = [values if block.attributes[a] == name else record[block.attributes[a]] for a in axes]
-    return np.atleast_1d(np.ravel_multi_index(np.broadcast_arrays(*given), sizes)) if axes else np.zeros(1, np.int64)
+    """Return the cell of a record in the table of one factor, for every value of one attribute."""
+    coordinates = [values if block.attributes[a] == name else record[block.attributes[a]] for a in axes]
+    return (
+        np.atleast_1d(np.ravel_multi_index(np.broadcast_arrays(*coordinates), sizes)) if axes else np.zeros(1, np.int64)
+    )
 
 
-def _distances(block: Block, mine: Mapping[str, int], other: Mapping[str, int], name: str, values: Index) -> Array:
-    """Return |B (e_x - e_y)|^2 for every value of one attribute of x, from products over the factors."""
-    own, theirs, both = np.ones(1), 1.0, np.ones(1)
+def _distances(block: Block, record: Mapping[str, int], other: Mapping[str, int], name: str, values: Index) -> Array:
+    """Return |B (e_x - e_y)|^2 for every value of one attribute of x, as products over factors."""
+    square_x, square_y, inner = np.ones(1), 1.0, np.ones(1)
     for axes, strategy in block.factors:
-        x = strategy.rows[:, _cells(block, axes, mine, name, values, strategy.sizes)]
+        x = strategy.rows[:, _cells(block, axes, record, name, values, strategy.sizes)]
         y = strategy.rows[:, _cells(block, axes, other, "", values, strategy.sizes)[0]]
-        own, theirs, both = own * np.einsum("rv,rv->v", x, x), theirs * float(y @ y), both * (y @ x)
-    return np.maximum(own + theirs - 2.0 * both, 0.0)
+        square_x, square_y, inner = square_x * np.einsum("rv,rv->v", x, x), square_y * float(y @ y), inner * (y @ x)
+    return np.maximum(square_x + square_y - 2.0 * inner, 0.0)
 
 
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
-    """Return the columns of a block for a record whose attribute ``name`` takes each value, shape (values, rows)."""
+    """Return the columns of a block for every value of a record's attribute, shape (values, rows)."""
     out = np.ones((1, 1))
     for axes, strategy in block.factors:
-        own = strategy.rows[:, _cells(block, axes, record, name, values, strategy.sizes)].T
-        out = (out[:, :, None] * own[:, None, :]).reshape(max(len(out), len(own)), -1)
+        factor_columns = strategy.rows[:, _cells(block, axes, record, name, values, strategy.sizes)].T
+        out = (out[:, :, None] * factor_columns[:, None, :]).reshape(max(len(out), len(factor_columns)), -1)
     return out if block.weights is None else out * block.weights.ravel()

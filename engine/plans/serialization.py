@@ -1,4 +1,4 @@
-"""Plan files."""
+"""Parsing and validation of plan files."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ from engine.plans.plan import FORMAT, Plan
 from engine.plans.solver_state import Lines, Solved, Tradeoff
 from engine.residuals import Complement, Space, Split
 
-MAX_ENTRIES = 5_000_000  # of the custom matrices in a plan of somebody else
-MAX_RATIO = 10  # entries per byte of its file, where it is larger
+# entries of the custom matrices in an untrusted plan file
+MAX_ENTRIES = 5_000_000
+# entries of the custom matrices per byte of an untrusted plan file, if that is more
+MAX_ENTRIES_PER_BYTE = 10
 
 
 def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str, Any], Solved]:
-    """Return the checked JSON document of a plan, and what its solver had found.
+    """Return the validated JSON document of a plan and the state of its solver.
 
-    With ``untrusted``, the document may need only so much memory as is in proportion to its size.
+    Parameters
+    ----------
+    text : content of the plan file.
+    untrusted : limit the memory that the document may need in proportion to its size.
 
     Raises
     ------
-    PlanError : the text is no plan of this version, or damaged.
+    PlanError : the text is not a plan file of this version, or is damaged.
     """
     try:
         data = parse_json(text, max_memory=MAX_JSON_MEMORY if untrusted else math.inf)
     except ValueError:
-        words = "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
-        raise PlanError(words) from None
+        message = "The plan is not valid JSON. Give the text that to_json wrote, not the name of a file."
+        raise PlanError(message) from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise PlanError(f'This is not a plan file. Give JSON with "format": "{FORMAT}".')
     solved = data.get("solved")
     needed = ("mechanism", "options", "budget", "max_records", "workload")
     if any(k not in data for k in needed) or not isinstance(solved, dict) or not isinstance(solved.get("duals"), list):
         raise PlanError(f"The plan file lacks one of {', '.join(needed)}, solved. Export it again.")
-    if untrusted and (entries := _packed_entries(data["workload"])) > max(MAX_ENTRIES, MAX_RATIO * len(text)):
+    if untrusted and (entries := _packed_entries(data["workload"])) > max(
+        MAX_ENTRIES, MAX_ENTRIES_PER_BYTE * len(text)
+    ):
         raise PlanError(f"The custom matrices of the plan file unfold to {entries:,} numbers; so many are not read.")
     try:
         duals = [unpack(d) for d in solved["duals"]]
@@ -55,10 +62,10 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, binascii.Error):
         raise PlanError("The solver weights in the plan file are damaged. Export it again.") from None
     if not all(len(d) and (d >= 0).all() and (d <= 1).all() and abs(d.sum() - 1.0) < 1e-9 for d in duals):
-        raise PlanError("The solver weights in the plan file are no weights. Export it again.")
+        raise PlanError("The solver weights in the plan file are not probabilities. Export it again.")
     tuned = [*split.centers.values(), *(a for c in split.complements.values() for a in (*c.by_axis, c.by_total))]
     if not all((np.abs(a) < 1e6).all() for a in (*tuned, *matrices)):
-        raise PlanError("The centers or matrices in the plan file are no numbers. Export it again.")
+        raise PlanError("The centers or matrices in the plan file are not numbers below 1e6. Export it again.")
     endings, limit = solved.get("endings"), solved.get("memory_limit")
     if (
         "memory_limit" not in solved
@@ -69,7 +76,10 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
     ):
         raise PlanError("The endings or the memory limit in the plan file are damaged. Export it again.")
     if not isinstance(joint := solved.get("joint", False), bool):
-        raise PlanError("The plan file does not say how its blocks are charged. Export it again.")
+        raise PlanError(
+            "The field 'joint' of the plan file decides how blocks are charged and must be true or false. "
+            "Export it again."
+        )
     return data, Solved(
         duals=tuple(duals),
         endings=tuple(endings),
@@ -82,7 +92,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
 
 
 def _packed_entries(workload: Any) -> int:
-    """Return how many numbers the packed matrices of a workload say that they have."""
+    """Return the number of entries that the packed matrices of a workload declare."""
     total, level = 0, [workload]
     while level:
         value = level.pop()
@@ -97,7 +107,7 @@ def _packed_entries(workload: Any) -> int:
 
 
 def check_rebuilt(plan: Plan, data: Mapping[str, Any]) -> Plan:
-    """Return the plan when it is the one that the document describes; raise PlanError otherwise."""
+    """Return the plan if it agrees with the document; raise PlanError otherwise."""
     solved = data["solved"]
     promises = {"pcost": plan.pcost, "weighted_rmse": plan.weighted_rmse}
     if plan.tradeoff is not None:
@@ -119,10 +129,10 @@ def _unpacked_complements(packed: Any) -> dict[Space, Complement]:
         total = unpack(item["by_total"])
         first, second = (unpack(D).reshape(len(total), -1) for D in item["by_axis"])
         if first.shape[1] * second.shape[1] != len(total):
-            raise ValueError("a complement has another shape")
-        made = Complement(by_axis=(first, second), by_total=total)
+            raise ValueError("the shapes of a complement do not match")
+        complement = Complement(by_axis=(first, second), by_total=total)
         for a, b in item["pairs"]:
-            out[a, b] = made
+            out[a, b] = complement
     return out
 
 
@@ -131,10 +141,10 @@ def _unpacked_tradeoff(packed: Any) -> Tradeoff | None:
         return None
     shares, witness = unpack(packed["shares"]), packed["witness"]
     if not ((shares > 0) & np.isfinite(shares)).all():
-        raise ValueError("shares that are no noise")
+        raise ValueError("shares must be positive and finite")
     limits = unpack(packed["limits"]) if "limits" in packed else None
     if limits is not None and not (limits > 0).all():
-        raise ValueError("limits that no variance keeps")
+        raise ValueError("limits must be positive")
     return Tradeoff(
         shares=shares,
         emphasis=Emphasis.from_dict(packed["emphasis"]),

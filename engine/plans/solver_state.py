@@ -21,46 +21,48 @@ from engine.residuals.split import UNIFORM
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Lines:
-    """Weights of queries on single attributes, which the strategies of residual spaces are best for.
+    """Query weights on single attributes, for which the strategies of residual spaces are optimal.
 
     Attributes
     ----------
-    weights : one a query of an attribute, shape (queries,) each.
-    uses : for every space, in the order of the decomposition, the number of the weights of every attribute; -1 where
-        all cells are asked alike.
+    weights : one weight per query of an attribute, shape (queries,) each.
+    uses : for every space, in the order of the decomposition, the index in ``weights`` for every
+        attribute; -1 where all cells have equal weights.
     """
 
     weights: tuple[Array, ...]
     uses: tuple[tuple[int, ...], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return them as JSON-ready data."""
+        """Return the weights as JSON-ready data."""
         return {"weights": [pack(w) for w in self.weights], "uses": [list(u) for u in self.uses]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Lines:
-        """Rebuild from `to_dict`; raise ValueError when the data is none."""
-        found = cls(weights=tuple(map(unpack, data["weights"])), uses=tuple(map(tuple, data["uses"])))
-        numbers = [n for own in found.uses for n in own]
-        if not all(type(n) is int and -1 <= n < len(found.weights) for n in numbers):
-            raise ValueError("lines that are not there")
-        if not all(np.isfinite(w).all() and (w > 0).all() for w in found.weights):
-            raise ValueError("lines without weights")
-        return found
+        """Rebuild from `to_dict`; raise ValueError if the data is invalid."""
+        lines = cls(weights=tuple(map(unpack, data["weights"])), uses=tuple(map(tuple, data["uses"])))
+        numbers = [n for indices in lines.uses for n in indices]
+        if not all(type(n) is int and -1 <= n < len(lines.weights) for n in numbers):
+            raise ValueError("an index of the attribute weights is out of range")
+        if not all(np.isfinite(w).all() and (w > 0).all() for w in lines.weights):
+            raise ValueError("attribute weights must be positive and finite")
+        return lines
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tradeoff:
-    """What the search for an objective other than the sum had found.
+    """Result of the search for an objective other than the sum.
 
     Attributes
     ----------
-    shares : squared noise of every residual space at privacy cost 1, in the order of the decomposition, in counts^2.
-    emphasis : weights of the queries that the strategies are best for.
-    witness : weights that prove the bound; None when they are the same.
-    limits : for the weighted sum with groups that are kept: the largest sum of variances of every group at privacy cost
-        1, in counts^2, infinite where any will do, shape (groups,).
-    lines : what the strategies are best for where those are products over attributes; the emphasis then proves alone.
+    shares : squared noise of every residual space at privacy cost 1, in counts^2, in the order of
+        the decomposition.
+    emphasis : query weights for which the strategies are optimal.
+    witness : query weights that certify the bound; None if they equal ``emphasis``.
+    limits : for the weighted sum with group constraints, the largest allowed sum of variances of
+        every group at privacy cost 1, in counts^2, infinite without a constraint, shape (groups,).
+    lines : attribute weights for which the strategies are optimal, if these are products over
+        attributes; ``emphasis`` then only certifies the bound.
     """
 
     shares: Array
@@ -70,22 +72,29 @@ class Tradeoff:
     lines: Lines | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-ready data."""
-        found = {"emphasis": self.emphasis, "witness": self.witness}
-        packed = {name: None if e is None else e.to_dict() for name, e in found.items()}
-        kept: dict[str, Any] = {} if self.limits is None else {"limits": pack(self.limits)}
-        kept |= {} if self.lines is None else {"lines": self.lines.to_dict()}
-        return packed | kept | {"shares": pack(self.shares)}
+        """Return the result as JSON-ready data."""
+        weights = {"emphasis": self.emphasis, "witness": self.witness}
+        packed = {name: None if e is None else e.to_dict() for name, e in weights.items()}
+        optional: dict[str, Any] = {} if self.limits is None else {"limits": pack(self.limits)}
+        optional |= {} if self.lines is None else {"lines": self.lines.to_dict()}
+        return packed | optional | {"shares": pack(self.shares)}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Solved:
-    """What a search found, enough to rebuild a plan without searching.
+    """State of a finished search, enough to rebuild the plan without searching.
 
-    ``duals`` and ``endings`` hold the weights and the last words of every search in order, ``memory_limit`` the bytes
-    that chose between dense and alternating searches, ``split`` how queries fall into residual spaces.  ``joint`` says
-    whether blocks are charged for one cell together, see `Plan`; None of a new search, which decides.  ``bound`` is
-    `Plan.bound` of a plan at hand; a file is not believed, so there it is None and found again.
+    Attributes
+    ----------
+    duals, endings : weights and termination message of every search, in order.
+    memory_limit : memory limit in bytes that chose between dense and alternating searches.
+    split : decomposition of queries into residual spaces.
+    matrices : strategy matrices and shares that do not follow from the weights.
+    tradeoff : result of the search for an objective other than the sum.
+    joint : whether blocks are charged their joint privacy cost, see `Plan`; None for a new search,
+        which decides it.
+    bound : `Plan.bound` of a plan in memory; None for a plan file, whose bound is recomputed
+        instead of trusted.
     """
 
     duals: tuple[Array, ...]
@@ -100,17 +109,18 @@ class Solved:
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """How good a plan is against everything of its class.
+    """Distance of a plan from the optimum of its class.
 
     Attributes
     ----------
-    lower_bound : no plan of the class has a smaller `Plan.achieved` at the same privacy cost.  In counts: the weighted
-        RMSE for the objective "sum", the largest standard error for "max", the root of a power mean of variances for
-        "lp"; with targets, the largest ratio of standard error to target.
+    lower_bound : lower bound on `Plan.achieved` over all plans of the class at the same privacy
+        cost.  In counts: the weighted RMSE for the objective "sum", the largest standard error for
+        "max", the root of a power mean of variances for "lp"; with targets, the largest ratio of
+        standard error to target.
     gap : achieved / lower_bound - 1.
-    statement : what the class is and how the searches ended, in words.
-    weighted_rmse : of the plan, in counts.
-    search : finds the weighted RMSE, in counts, that no matrix mechanism goes below.
+    statement : description of the class and of how the searches ended.
+    weighted_rmse : weighted RMSE of the plan, in counts.
+    search : returns a lower bound on the weighted RMSE of all matrix mechanisms, in counts.
     """
 
     lower_bound: float
@@ -132,12 +142,18 @@ class Certificate:
         exact: str = "",
         searched: bool = False,
     ) -> Certificate:
-        """Return the certificate of what was achieved against a bound, both in counts.
+        """Return the certificate for an achieved value and a bound, both in counts.
 
-        Bounds are proved for records that come or go; where neighbours replace a record there is none, since what only
-        the number of records tells may then be exact.  Beside public tables, which ``exact`` names, mechanisms outside
-        the class may do better than the bound for all that know of none.  A plan that was ``searched`` and has no bound
-        may be any distance from the best.
+        Parameters
+        ----------
+        exact : names of public tables; with these, the bound on all matrix mechanisms does not
+            hold, as it assumes that nothing is public.
+        searched : whether the strategies come from a search; without a bound their gap is infinite.
+
+        Notes
+        -----
+        The bounds are proved for adding or removing records.  If neighbours replace a record there
+        is no bound, because answers that depend only on the number of records may then be exact.
         """
         gap = achieved / bound - 1.0 if bound > 0 else math.inf if searched else 0.0
         if budget.neighbours == REPLACE_ONE:
@@ -149,9 +165,10 @@ class Certificate:
 
     @cached_property
     def global_bound(self) -> float:
-        """Weighted RMSE, in counts, that no matrix mechanism goes below; takes seconds when it is first asked for.
+        """Lower bound on the weighted RMSE of every matrix mechanism, in counts.
 
-        Zero where an attribute has too many cells for the search, neighbours replace a record, or tables are exact.
+        The first access takes seconds.  The bound is 0 if an attribute has too many cells for the
+        search, if neighbours replace a record, or if tables are exact.
         """
         try:
             return self.search()
@@ -160,12 +177,12 @@ class Certificate:
 
     @cached_property
     def global_gap(self) -> float:
-        """weighted_rmse / global_bound - 1: no matrix mechanism, whatever it measures, is better by more than that."""
+        """weighted_rmse / global_bound - 1: the largest possible improvement by a matrix mechanism."""
         return self.weighted_rmse / self.global_bound - 1.0 if self.global_bound > 0.0 else math.inf
 
 
 def pack_split(split: Split) -> dict[str, Any]:
-    """Return a split as JSON-ready data, every distinct complement once, with its pairs."""
+    """Return a split as JSON-ready data; equal complements are stored once, with their pairs."""
     distinct: dict[bytes, dict[str, Any]] = {}
     for pair, c in split.complements.items():
         packed = distinct.setdefault(
@@ -181,5 +198,5 @@ def pack_split(split: Split) -> dict[str, Any]:
 
 
 def canonical(data: Any) -> str:
-    """Return JSON text that is the same for the same data, so that its hash is, too."""
+    """Return canonical JSON text: equal data have equal text and equal hashes."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
