@@ -1,20 +1,22 @@
-"""What a privacy budget is and what it means, with every conversion rounded towards privacy.
+"""Privacy budgets and conservative conversions between privacy definitions.
 
-A linear query release B x + N(0, Sigma) has privacy cost `pcost` = largest diagonal entry of B^T Sigma^-1 B when one
-record is added or removed.  The same number said in four ways:
+A linear query release B x + N(0, Sigma) has the privacy cost `pcost`, the largest diagonal entry of
+B^T Sigma^-1 B, if neighbours add or remove one record.  It has four equivalent forms:
 
-    zCDP            rho = pcost / 2                                          exact for the discrete Gaussian, too
+    zCDP            rho = pcost / 2                                          also exact for the
+                                                                             discrete Gaussian
     Gaussian DP     mu = sqrt(pcost)                                         continuous Gaussian
     (eps, delta)    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)   continuous Gaussian
 
-Releases draw from the *discrete* Gaussian.  The (eps, delta) curve holds for it with constants that change epsilon
-by about 1e-8; `engine.privacy.gaussian` has the theorem and its proof.  `Budget.epsilon` is this number, or what
-follows from
-rho-zCDP where that is smaller.  A release whose noise is too coarse for the theorem states `Budget.epsilon_zcdp`.
+Releases draw from the *discrete* Gaussian, for which the (eps, delta) curve holds with constants
+that change epsilon by about 1e-8; `engine.privacy.gaussian` contains the theorem and its proof.
+`Budget.epsilon` is the epsilon of this curve, or that of rho-zCDP where it is smaller.  A release
+whose noise is too coarse for the theorem reports `Budget.epsilon_zcdp`.
 
-Whom it protects: a budget is that of a *person*, who has at most `rows_per_person` rows.  k rows move the answers by at
-most k times what one of them does, so that one row may cost pcost / k^2 (epsilon / k of a pure epsilon): group privacy
-is exact for both kinds.  Neighbours are all rows of one person added or removed, or replaced by as many others.
+The privacy unit is a *person* with at most `rows_per_person` rows.  k rows move the answers by at
+most k times as much as a single row, so one row may cost pcost / k^2 (epsilon / k for pure
+epsilon): group privacy is exact for both.  Neighbours add or remove all rows of one person, or
+replace them by equally many other rows.
 """
 
 from __future__ import annotations
@@ -41,22 +43,22 @@ MOST_ROWS = 1_000_000
 
 @dataclass(frozen=True)
 class Budget:
-    """How much privacy a release may cost, held as `pcost` (no unit, finite, above 0).
+    """Largest privacy cost of a release, stored as `pcost` (dimensionless, finite, above 0).
 
-    A budget of its own kind is pure epsilon, `Budget.pure`: it asks for Laplace noise, which alone keeps it.  Its
-    pcost, epsilon^2, is what such a release costs where zCDP is counted; rho, mu and (eps, delta) are implied, too.
+    A budget of pure epsilon, `Budget.pure`, is a separate kind: it requires Laplace noise.  Its
+    pcost, epsilon^2, is the cost of such a release in zCDP, which implies rho, mu and (eps, delta).
 
     Attributes
     ----------
-    pcost : what everything that one person contributes may cost; no unit.
-    pure_epsilon : the epsilon of pure differential privacy; None for the kinds that count in zCDP.
-    rows_per_person : the most rows that count for one person.
-    neighbours : "add_remove", a person's rows are there or not; "replace_one", they are these or as many others, so
-        that the number of records is public.
+    pcost : largest privacy cost of all rows of one person; dimensionless.
+    pure_epsilon : epsilon of pure differential privacy; None for budgets in zCDP.
+    rows_per_person : largest number of rows counted for one person.
+    neighbours : "add_remove" if neighbours add or remove the rows of a person; "replace_one" if
+        they replace these by equally many others, so that the number of records is public.
 
-    Guarantee: a Budget built from other terms never costs more than they allow, and what it reports in other terms
-    is never less than the exact value.  For 1e-300 <= delta <= 0.01 and 0.001 <= epsilon <= 10 the theorem for discrete
-    noise and rounding cost less than 3e-8 of pcost.
+    Guarantee: a Budget built from other parameters never costs more than they allow, and what it
+    reports in other parameters is never less than the exact value.  For 1e-300 <= delta <= 0.01 and
+    0.001 <= epsilon <= 10, the theorem for discrete noise and rounding cost less than 3e-8 of pcost.
     Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang 2018, theorem 8.
 
     >>> budget = Budget.approx(epsilon=1, delta=1e-6)
@@ -77,7 +79,7 @@ class Budget:
         rows = self.rows_per_person
         if isinstance(rows, bool) or not isinstance(rows, Integral) or not 1 <= rows <= MOST_ROWS:
             raise BudgetError(
-                f"rows_per_person was given as {rows!r}; give the largest number of rows that count for one person, a "
+                f"rows_per_person was given as {rows!r}; give the largest number of rows counted for one person, a "
                 f"whole number from 1 to {MOST_ROWS:,}."
             )
         object.__setattr__(self, "rows_per_person", int(rows))
@@ -92,23 +94,27 @@ class Budget:
 
     @classmethod
     def zcdp(cls, rho: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """The budget of rho-zCDP: pcost = 2 rho, exactly; raises BudgetError unless rho is finite and above 0."""
+        """Budget of rho-zCDP: pcost = 2 rho, exactly; raises BudgetError unless rho is finite and > 0."""
         return cls(
             _at_most(2 * Fraction(_positive("rho", rho)), "rho"), rows_per_person=rows_per_person, neighbours=neighbours
         )
 
     @classmethod
     def gdp(cls, mu: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """The budget of mu-Gaussian DP: pcost = mu^2, rounded down; raises BudgetError unless mu is finite, above 0."""
+        """Budget of mu-Gaussian DP: pcost = mu^2, rounded down.
+
+        Raises: BudgetError unless mu is finite and above 0.
+        """
         return cls(
             _at_most(Fraction(_positive("mu", mu)) ** 2, "mu"), rows_per_person=rows_per_person, neighbours=neighbours
         )
 
     @classmethod
     def approx(cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """The largest budget whose Gaussian releases are together (epsilon, delta)-DP.
+        """Largest budget whose Gaussian releases are jointly (epsilon, delta)-DP.
 
-        Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result, to the last bit.
+        Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result in
+        double precision.
         Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
@@ -129,7 +135,7 @@ class Budget:
 
     @classmethod
     def pure(cls, epsilon: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """The budget of epsilon-DP with delta 0, which Laplace noise keeps and Gaussian noise cannot.
+        """Budget of epsilon-DP with delta 0, which Laplace noise satisfies and Gaussian noise cannot.
 
         Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
         Source: Bun and Steinke 2016, proposition 4.
@@ -143,7 +149,7 @@ class Budget:
 
     @property
     def law(self) -> str:
-        """The noise that keeps this budget: "laplace" for pure epsilon, "gaussian" otherwise."""
+        """Noise distribution for this budget: "laplace" for pure epsilon, else "gaussian"."""
         return "gaussian" if self.pure_epsilon is None else "laplace"
 
     @property
@@ -153,7 +159,9 @@ class Budget:
 
     @property
     def mu(self) -> float:
-        """The mu of Gaussian DP: sqrt(pcost), rounded up; a query of sensitivity 1 alone gets noise of std 1/mu.
+        """The mu of Gaussian DP: sqrt(pcost), rounded up.
+
+        A single query of sensitivity 1 gets noise with standard deviation 1 / mu.
 
         For pure epsilon the smallest mu that it implies: Phi(-mu/2) = 1 / (1 + e^epsilon).
         """
@@ -163,7 +171,7 @@ class Budget:
 
     @property
     def row_pcost(self) -> float:
-        """What one row may cost, so that all rows of a person together cost at most pcost: pcost / k^2, rounded down.
+        """Largest privacy cost of one row: pcost / k^2 for k rows per person, rounded down.
 
         >>> Budget(pcost=9.0, rows_per_person=3).row_pcost
         1.0
@@ -171,13 +179,14 @@ class Budget:
         return _at_most(Fraction(self.pcost) / self.rows_per_person**2, "pcost for every row")
 
     def of_person(self, row_pcost: float) -> float:
-        """What a person with all rows costs when one row costs ``row_pcost``: k^2 times as much, rounded up."""
+        """Privacy cost of all k rows of a person: k^2 times ``row_pcost``, rounded up."""
         return _at_least(Fraction(row_pcost) * self.rows_per_person**2)
 
     def at(self, pcost: float) -> Budget:
-        """A budget of the same kind, for the same persons and neighbours, at another pcost.
+        """Budget of the same kind with the same privacy unit and neighbours, at another pcost.
 
-        Guarantee: for pure epsilon the epsilon is rounded down, so that the pcost is at most the one given.
+        Guarantee: for pure epsilon the epsilon is rounded down, so that its pcost is at
+        most ``pcost``.
         """
         if self.pure_epsilon is None:
             return replace(self, pcost=pcost)
@@ -188,7 +197,7 @@ class Budget:
 
     @property
     def protects(self) -> str:
-        """Whom the guarantee is for and against what, as part of a sentence.
+        """Text for the privacy unit and its neighbours, as part of a sentence.
 
         >>> Budget(pcost=1.0, rows_per_person=3).protects
         'one person, with at most 3 rows, is in the data or not'
@@ -203,14 +212,16 @@ class Budget:
         """Upper bound on pcost when neighbours replace a person's rows: 4 pcost for neighbours "add_remove".
 
         Replacing moves the data by e_i - e_j, and |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4 pcost in the norm
-        of Sigma^-1, for every B.  Disjoint counts reach only 2 pcost; `Plan.replace_one_pcost` is a plan's own bound.
+        of Sigma^-1, for every B.  Disjoint counts reach
+        only 2 pcost; `Plan.replace_one_pcost` is
+        the bound of a plan.
         """
         return 4 * self.pcost if self.neighbours == ADD_REMOVE else self.pcost
 
     def delta(self, epsilon: float) -> float:
         """The delta for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        Never 0: where the exact value is below every double, the smallest double is given.
+        Never 0 without pure epsilon: an exact value below every double gives the smallest double.
         Raises: BudgetError unless epsilon is finite and at least 0.
         """
         epsilon = 0.0 if _is_zero(epsilon) else _positive("epsilon", epsilon, allowed="0 or above")
@@ -222,7 +233,7 @@ class Budget:
     def epsilon(self, delta: float) -> float:
         """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
-        It is the smaller of what the Gaussian curve and what zCDP gives, and at most the epsilon of a pure budget.
+        The minimum of the epsilons from the Gaussian curve, from zCDP and of a pure budget.
         The curve holds for the discrete noise of every release that `engine.plans.blocks.on_curve` accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
@@ -232,17 +243,18 @@ class Budget:
         return min(curve, self.epsilon_zcdp(delta))
 
     def _log_delta(self, epsilon: float) -> float:
-        """Upper bound of log delta(epsilon) on the Gaussian curve; pure epsilon implies its mu whatever the noise."""
+        """Upper bound on log delta(epsilon) on the Gaussian curve; for pure epsilon, that of its mu."""
         if self.pure_epsilon is not None:
             return gaussian_log_delta(epsilon, self.mu)
         return released_log_delta(epsilon, self.pcost, self.mu)
 
     def epsilon_zcdp(self, delta: float) -> float:
-        """An epsilon proved for every release of rho-zCDP, whatever its noise, rounded up.
+        """Upper bound on epsilon for every rho-zCDP release with any noise, rounded up.
 
-        Guarantee: rho-zCDP implies (epsilon, delta)-DP for the returned number.  With alpha = 1 + t it is
-        the minimum over t > 0 of rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t; any t is valid, so
-        the search for the best one needs no proof.
+        Guarantee: rho-zCDP implies (epsilon, delta)-DP for the returned number.  With alpha = 1 + t it
+        is the minimum over t > 0 of
+        rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t.  Any t gives a valid bound,
+        so the search need not reach the exact minimum.
         Source: Canonne, Kamath and Steinke 2020, corollary 13.
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -260,12 +272,12 @@ class Budget:
         best = int(np.argmin([bound(x) for x in grid]))
         bracket = (grid[max(best - 1, 0)], grid[min(best + 1, len(grid) - 1)])
         polished = minimize_scalar(bound, bounds=bracket, method="bounded", options={"xatol": 1e-9})
-        found = max(min(bound(grid[best]), bound(float(polished.x))), 0.0)
-        return found if self.pure_epsilon is None else min(found, self.pure_epsilon)
+        epsilon = max(min(bound(grid[best]), bound(float(polished.x))), 0.0)
+        return epsilon if self.pure_epsilon is None else min(epsilon, self.pure_epsilon)
 
     @property
     def promise(self) -> str:
-        """What the guarantee means, for one of the people whom the records are about; rounded up.
+        """Explanation of the guarantee for a person in the data; numbers are rounded up.
 
         >>> Budget(pcost=1.0, rows_per_person=3).promise  # doctest: +NORMALIZE_WHITESPACE
         'Whoever sees what is published, and knows everything about everybody else, guesses right at most 69.2% of the
@@ -283,12 +295,16 @@ class Budget:
 
     @property
     def guess(self) -> float:
-        """How often whoever knows everybody else guesses one person right, in percent, rounded up."""
-        # no test is right more often than half of 1 plus the total variation, which is delta at epsilon 0
+        """Largest success rate of guessing one person's presence, in percent, rounded up.
+
+        The guesser knows the rows of all other persons.
+        """
+        # the best test is right with probability (1 + total variation) / 2, and the total variation is
+        # delta at epsilon 0
         return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
     def describe(self, delta: float = 1e-6, *, curve: bool = True) -> str:
-        """One line in plain words; every number in it is rounded up.
+        """Summary in one line; all numbers are rounded up.
 
         ``curve`` is False for a release whose noise is too coarse for the Gaussian curve.
 
@@ -296,21 +312,24 @@ class Budget:
         'Privacy cost 1: whoever knows everybody else guesses right whether one person, with one row, is in the data
         or not at most 69.2% of the time (a coin flip: 50%). zCDP rho 0.5; epsilon 4.887 at delta 1e-06.'
         """
-        told = f"whoever knows everybody else guesses right whether {self.protects} at most {self.guess:g}% of the time"
-        what, then = f"Privacy cost {rounded_up(self.pcost)}", self.numbers(delta, curve=curve)
+        risk = f"whoever knows everybody else guesses right whether {self.protects} at most {self.guess:g}% of the time"
+        cost, parameters = f"Privacy cost {rounded_up(self.pcost)}", self.numbers(delta, curve=curve)
         if self.pure_epsilon is not None:
-            what, then = f"Pure epsilon {rounded_up(self.pure_epsilon)}", f"Where zCDP is counted it costs {then}"
-        return f"{what}: {told} (a coin flip: 50%). {then}."
+            cost, parameters = (
+                f"Pure epsilon {rounded_up(self.pure_epsilon)}",
+                f"Where zCDP is counted it costs {parameters}",
+            )
+        return f"{cost}: {risk} (a coin flip: 50%). {parameters}."
 
     def numbers(self, delta: float = 1e-6, *, curve: bool = True) -> str:
-        """The budget in the numbers of the field, rounded up."""
+        """The budget in the standard privacy parameters, rounded up."""
         if self.pure_epsilon is not None:
             return f"rho {rounded_up(self.rho)}, pcost {rounded_up(self.pcost)}"
         epsilon = self.epsilon(delta) if curve else self.epsilon_zcdp(delta)
         return f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta {delta:g}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The budget as JSON holds it; `from_dict` gives the same budget back, bit by bit."""
+        """The budget as JSON-ready data; `from_dict` restores it exactly."""
         kind: dict[str, Any] = (
             {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
         )
@@ -324,14 +343,17 @@ class Budget:
         if not isinstance(data, Mapping) or len(kinds & set(data)) != 1 or set(data) - kinds - units:
             raise BudgetError(
                 'A stored budget must be a mapping with one of the keys "pcost" and "pure_epsilon", and at most '
-                '"rows_per_person" and "neighbours" beside it; write it with to_dict().'
+                '"rows_per_person" and "neighbours" in addition; write it with to_dict().'
             )
         unit = {key: data[key] for key in units & set(data)}
         return cls(data["pcost"], **unit) if "pcost" in data else cls.pure(data["pure_epsilon"], **unit)
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:
-    """The smallest double at or above 0 where a rising predicate holds; 63 steps, as doubles order like integers."""
+    """Smallest double >= 0 that satisfies a monotone predicate, by bisection.
+
+    Nonnegative doubles are ordered like their bit patterns, so this takes 63 steps.
+    """
     low, high = -1, 0x7FEFFFFFFFFFFFFF
     while high - low > 1:
         middle = (low + high) // 2
@@ -345,7 +367,7 @@ def _double(bits: int) -> float:
 
 
 def _root(pcost: float) -> float:
-    """The smallest double whose exact square is at least pcost."""
+    """Smallest double whose exact square is at least pcost."""
     root = math.nextafter(math.sqrt(pcost), 0.0)
     while Fraction(root) ** 2 < Fraction(pcost):
         root = math.nextafter(root, math.inf)
@@ -353,7 +375,7 @@ def _root(pcost: float) -> float:
 
 
 def _square(epsilon: float) -> float:
-    """The smallest double at or above the exact square, within what a double can hold."""
+    """Smallest double at or above the exact square; raises BudgetError outside the range of doubles."""
     value = epsilon * epsilon
     if not 0 < value < math.inf:
         raise BudgetError(
@@ -383,15 +405,15 @@ def _is_zero(value: Any) -> bool:
 
 
 def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
-    """A finite double above 0, rounded down when the number given is no double."""
+    """Validate a finite number above 0 and convert it to a double, rounding down."""
     advice = f"{name} must be a finite number {allowed}, such as 1.0"
     if isinstance(value, bool) or not isinstance(value, Real):
-        # only the type is named: a table given by mistake would print its records
+        # the message has only the type: the value may be a table of records passed by mistake
         raise BudgetError(f"{name} was given as {type(value).__name__}; {advice}.")
     number: Any = value
     try:
         finite = math.isfinite(number)
-    except OverflowError:  # an integer or fraction beyond every double
+    except OverflowError:  # an integer or a fraction above every double
         finite, number = False, math.inf if number > 0 else -math.inf
     if not finite or number <= 0:
         raise BudgetError(f"{name} was given as {number}; {advice}.")
@@ -400,7 +422,7 @@ def _positive(name: str, value: Any, *, allowed: str = "above 0") -> float:
 
 
 def _probability(delta: Any) -> float:
-    """A double strictly between 0 and 1."""
+    """Validate a delta strictly between 0 and 1 and convert it to a double."""
     if not _is_zero(delta) and (value := _positive("delta", delta, allowed="between 0 and 1")) < 1:
         return value
     raise BudgetError(

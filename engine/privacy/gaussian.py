@@ -1,4 +1,4 @@
-"""Privacy curve of Gaussian noise, bounded from above in floating point.
+"""Upper bounds on the privacy curve of Gaussian noise, in floating point.
 
 Notes
 -----
@@ -8,7 +8,7 @@ integers.  Plans and scales may be chosen by earlier outputs.  d_j is the change
 every path of outputs sum (d_j / s_j)^2 <= mu^2, sum 1 / s_j^2 <= L, and s_j >= s >= 1.
 
 **Theorem.**  Write delta(eps) for the curve of mu-Gaussian DP (Balle and Wang 2018).  For every eps
->= 0 and y >= 0 all outputs together are
+>= 0 and y >= 0 all outputs jointly are
 
     (eps + L / 8 + y / (5 s^2),  e^(L / 23) (delta(eps) + e^(eps - y)))-DP, and
     (eps,  (delta(eps) + e^eps T) / (1 - T))-DP with T = L / 24 < 1.
@@ -52,8 +52,8 @@ for it.  Rounding of the strategy answers is part of f, and its effect on d_j is
 cost (`engine.plans.blocks`).
 
 **Use.**  A release of privacy cost c is on the curve if its L <= ``LOAD`` c and its 1 / s^2 <=
-``STEP`` max(1, c).  Costs add up in the ledger, so releases that are on the curve are on the curve
-of their total, with the same constants.
+``STEP`` max(1, c).  Costs add up in the ledger, so releases on the curve are jointly on the curve
+of their total cost, with the same constants.
 """
 
 from __future__ import annotations
@@ -68,16 +68,20 @@ from engine.errors import BudgetError
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _NODES, _WEIGHTS = (_NODES + 1) / 2, _WEIGHTS / 2
-# log(delta) is evaluated to about 1e-12; it is raised by this much (1.5e-11), and by the error of a, before any use
+# log(delta) has an error of about 1e-12; it is raised by this amount (1.5e-11) and the error of a
 _GUARD = 2.0**-36
-LOAD = 2.0**-24  # largest sum over released coordinates of 1 / (scale in grid units)^2, per privacy cost
-STEP = 2.0**-54  # largest 1 / (scale in grid units)^2, per privacy cost or per 1, whichever is larger
-_TAIL = 30.0  # the tail in the theorem is this many powers of e below delta
-_LEAST_LOG = -800.0  # below the logarithm of every positive double
+# largest sum over released coordinates of 1 / (scale in grid units)^2, per privacy cost
+LOAD = 2.0**-24
+# largest 1 / (scale in grid units)^2, relative to max(1, privacy cost)
+STEP = 2.0**-54
+# the tail term e^-y of the theorem is e^-30 times delta
+_TAIL_EXPONENT = 30.0
+# below the logarithm of every positive double
+_MIN_LOG = -800.0
 
 
 def gaussian_log_delta(epsilon: float, mu: float) -> float:
-    """Upper bound of log delta(epsilon) for mu-Gaussian DP, relative error of delta about 2e-11.
+    """Upper bound on log delta(epsilon) for mu-Gaussian DP; delta has a relative error of 2e-11.
 
     Source: Balle and Wang 2018, theorem 8.
 
@@ -89,9 +93,9 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
     if math.isinf(ratio):
         return -math.inf
     a, slack = ratio - half, 2.0**-51 * (ratio + half)
-    if a - slack > 40:  # delta is below 1e-340: a bound is enough, no double delta lies there
+    if a - slack > 40:  # delta is below 1e-340, less than every double: a coarse bound is enough
         return -(a - slack) * (a - slack) / 2
-    if slack > 1:  # mu above 1e15: a is all rounding error
+    if slack > 1:  # mu above 1e15: a consists of rounding error
         return 0.0
     log_phi = -a * a / 2 - math.log(2 * math.pi) / 2
     if mu <= 1:
@@ -99,26 +103,26 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
         value = log_phi + math.log(mu) + math.log(float(_WEIGHTS @ (1 - x * _mills(x))))
     elif a >= 0:
         value = log_phi + math.log(float(_mills(a) - _mills(a + mu)))
-    else:  # 1 - delta = phi(a) (M(-a) + M(b)); guarding it instead keeps a delta near 1 accurate
-        kept = math.exp(log_phi) * float(_mills(-a) + _mills(a + mu))
-        return min(math.log1p(-kept * (1 - _GUARD)) + slack * (abs(a) + 2), 0.0)
+    else:  # 1 - delta = phi(a) (M(-a) + M(b)); rounding this is accurate for delta near 1
+        complement = math.exp(log_phi) * float(_mills(-a) + _mills(a + mu))
+        return min(math.log1p(-complement * (1 - _GUARD)) + slack * (abs(a) + 2), 0.0)
     return min(value + _GUARD + slack * (abs(a) + 2), 0.0)
 
 
 def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: float) -> float:
-    """Upper bound of log delta(epsilon) for discrete Gaussian noise; the theorem of this module.
+    """Upper bound on log delta(epsilon) for discrete Gaussian noise, by the theorem of this module.
 
     Parameters
     ----------
     epsilon : at least 0.
-    mu : root of the sum of squared shifts, each divided by the scale of its noise.
+    mu : square root of the sum of squared shifts, each relative to the scale of its noise.
     load : L, the sum of 1 / scale^2 over all released coordinates, scales in grid units.
     inverse_square : the largest of these 1 / scale^2; above 1 the bound is trivial.
     """
     rounded = gaussian_log_delta(epsilon, mu)
     bounds = [0.0]
-    # what floating point adds is below 1e-12, and _GUARD covers ten times as much
-    tail = max(rounded, _LEAST_LOG) - _TAIL
+    # floating-point errors are below 1e-12, and _GUARD covers ten times that
+    tail = max(rounded, _MIN_LOG) - _TAIL_EXPONENT
     shifted = epsilon - (load / 8 + (epsilon - tail) * inverse_square / 5)
     if inverse_square <= 1 and shifted >= 0:
         bounds.append(load / 23 + float(np.logaddexp(gaussian_log_delta(shifted, mu), tail)))
@@ -129,7 +133,7 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
 
 
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
-    """Upper bound of log delta(epsilon) for releases on the curve that together have a privacy cost."""
+    """Upper bound on log delta(epsilon) for releases on the curve of total privacy cost ``pcost``."""
     return discrete_log_delta(epsilon, mu, LOAD * pcost, STEP * max(1.0, pcost))
 
 
@@ -138,7 +142,9 @@ def _mills(x: Any) -> Any:
 
 
 def mu_of_guess(percent: float) -> float:
-    """The largest mu at which whoever knows everybody else guesses right at most this often, rounded down.
+    """Largest mu with a success rate of guessing of at most ``percent``, rounded down.
+
+    The guesser knows the rows of all other persons; see `Budget.guess`.
 
     Guarantee: `Budget.gdp(mu_of_guess(percent)).guess` is at most the percentage.
     Raises: BudgetError unless it is above 50, a coin flip, and below 100.
@@ -152,7 +158,7 @@ def mu_of_guess(percent: float) -> float:
             "below 100, such as 60."
         )
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11))
-    # the theorem for discrete noise adds at most this to the share of right guesses
+    # the theorem for discrete noise adds at most this to the success rate
     added = 1.001 * LOAD * mu**2 / 24
     mu = 2.0 * float(scipy.special.ndtri(percent / 100.0 - 1e-11 - added))
     if mu > 0.0:
