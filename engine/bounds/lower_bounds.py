@@ -1,31 +1,27 @@
 """Lower bounds on the error of every matrix mechanism.
 
-The search for weights: L-BFGS on log of the bound with its exact gradient, then more functions of the cells.
+For any probability weights mu on the cells of the full domain, D = diag(mu), no strategy of privacy
+cost 1 has a smaller weighted squared error than |W D^(1/2)|_*^2, the squared nuclear norm.  For a
+small domain, the weights of all cells are optimized at once, and the bound is exact up to the gap of
+that search.  Otherwise mu is a product of weights of the attributes, or symmetric in them, and the
+norm is computed from small matrices only:
 
-A search looks at few functions of every attribute; what it finds is then valued with as many as the time allows.  Every
-value on the way is a bound, so the best so far may be returned at any moment.
+    `in_links`        attributes whose optimal weights are uniform are eliminated in closed form
+    `Frame`           a few functions of the cells of one attribute are treated exactly, and the
+                      orthogonal complement contributes a single factor (a pinching)
+    `Excitations`     any workload: dense matrices on sets of attributes
+    `Alike`           permutation-symmetric workloads of single attributes and pairs: block
+                      diagonalization by the symmetric group
+    `AlikeProducts`   permutation-symmetric products of any order, with two functions per attribute
+    `Composed`        permutation-symmetric workloads under weights that are not products
+    `root_trace`      nuclear norms with rigorous rounding
 
-The bound from weights on all cells at once, where the domain is small: nothing but the search's gap is lost.
+`climb` optimizes the weights by L-BFGS on the logarithm of the bound with its exact gradient.  A
+search uses few functions per attribute; its weights are then evaluated with as many functions as the
+time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices that are too large
+are omitted, and every intermediate value is a valid bound: the search may end at any time.
 
-The best bound that a short search gives: on all cells where the domain is small, by product weights elsewhere.
-
-For any probability weights mu on the cells of the whole domain, D = diag(mu), no strategy of privacy cost 1 has a
-smaller weighted squared error than |W D^(1/2)|_*^2, the squared nuclear norm.  Here mu is a product of weights of the
-attributes, or symmetric in them, and the norm is evaluated on no more than small matrices:
-
-    whole        all cells at once, where the domain is small
-    links        attributes whose best weights are uniform, in closed form; the others with what is asked of them
-    frames       one attribute: some functions of its cells are looked at closely, the rest is a factor (a pinching)
-    excitations  any workload: dense on sets of attributes that leave their mean
-    alike        attributes that are asked alike: the symmetric group parts the matrix into small sectors
-    products     products of any order of such attributes, which two states each part like spins
-    climb        the search for the weights
-    compositions attributes that are asked alike, under weights that are no product
-    shares       the search for these, whose limit is the optimum of all matrix mechanisms
-    norms        nuclear norms that rounding cannot lift
-
-Dropping rows or blocks makes a nuclear norm smaller, so whatever is too large to look at counts as nothing, and the
-bound holds however early a search ends.  Source: our own; the bound for one mu is the dual of the matrix mechanism.
+Source: our own; the bound for one mu is the dual of the matrix mechanism.
 """
 
 from __future__ import annotations
@@ -50,25 +46,34 @@ from engine.residuals.basis import WholeTable
 from engine.residuals.split import Role
 from engine.workload import Workload
 
-SCALARS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)  # how much more the total counts in a start than the cells of an attribute
-ORDERS = (150, 400, 1000, 2500, 6000)  # of the largest matrix, one rung after the other
-GROWTH = 2.6  # from one rung to the next
-GRADIENT = 3.0  # how much longer a value takes with its gradient
-FIRST = 0.4  # share of the time for the search on the lowest rung
-LAST = 0.1  # share of what is left for weights that are no product
-FEW = 20  # steps at a higher rung
-NEGLIGIBLE = 1e-12  # length of what couples the sum of all cells to a function, beside all that is asked
-SMALLEST = 1e-5  # share of the root of a weight in the largest: functions are divided by it
+# weights of the total relative to the cells of an attribute, one per starting point
+TOTAL_WEIGHTS = (0.0, 0.1, 1.0, 3.0, 10.0, 100.0)
+# order of the largest matrix at every level of the search
+MATRIX_ORDERS = (150, 400, 1000, 2500, 6000)
+# ratio of the orders of consecutive levels
+ORDER_GROWTH = 2.6
+# time of a value with its gradient relative to a value alone
+GRADIENT_COST = 3.0
+# share of the time for the search at the lowest level
+FIRST_LEVEL_SHARE = 0.4
+# share of the remaining time for weights that are not a product
+COMPOSITION_SHARE = 0.1
+# steps of the search at a higher level
+HIGHER_LEVEL_STEPS = 20
+# norm of the coupling between the constant and other functions, relative to the trace, that counts as 0
+NEGLIGIBLE_COUPLING = 1e-12
+# smallest root of a weight relative to the largest: functions are divided by the roots
+MIN_ROOT_RATIO = 1e-5
 Roots = Mapping[Role, Array]
 
 
 class Model:
-    """The bound as a function of the weights, with so many functions for the attributes of every link.
+    """The bound as a function of the weights, for a fixed number of functions per attribute.
 
     Parameters
     ----------
-    asked : the workload.
-    counts : the most functions an attribute may have, link by link; see `Ladder`.
+    asked : the workload in reduced form.
+    counts : largest number of functions of an attribute, for every link; see `Ladder`.
     """
 
     def __init__(self, asked: Linked, counts: Sequence[int]) -> None:
@@ -79,10 +84,11 @@ class Model:
         functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
         terms = alike(self.asked, link)
         if terms is None:
-            # with more than one function excitations see parts on several attributes, too, which products leave out
-            left_out = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
-            few = k == 1 or (k <= FUNCTIONS and not left_out)
-            orders = product_orders(self.asked, link) if few else None
+            # with several functions, `Excitations` includes parts on several attributes, which
+            # `AlikeProducts` omits
+            has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
+            few_functions = k == 1 or (k <= FUNCTIONS and not has_joint_parts)
+            orders = product_orders(self.asked, link) if few_functions else None
             if orders is not None:
                 return AlikeProducts(len(functions), self.asked.roles[link.names[0]], orders)
             return Excitations(self.asked, link, functions)
@@ -91,24 +97,27 @@ class Model:
     def value(
         self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
     ) -> tuple[float, dict[Role, Array]]:
-        """Return a lower bound on the nuclear norm and its derivative by s; shapes (n,) and (n, k) by role."""
+        """Return a lower bound on the nuclear norm and its derivative with respect to s.
+
+        By role, ``s`` and the derivative have shape (n,), and ``functions`` have shape (n, k).
+        """
         state = State(self.asked, s, functions, derivative)
-        found = [link.value(state) for link in self.links]
-        total, by_link = 0.0, np.zeros(len(found))
+        link_values = [link.value(state) for link in self.links]
+        total, by_link = 0.0, np.zeros(len(link_values))
         for factor, squares in self.asked.sums:
-            root = math.sqrt(math.fsum((c * found[number][0]) ** 2 for number, c in squares.items()))
+            root = math.sqrt(math.fsum((c * link_values[number][0]) ** 2 for number, c in squares.items()))
             total += factor * root
             for number, c in squares.items():
-                by_link[number] += factor * c * c * found[number][0] / root if root > 0.0 else 0.0
+                by_link[number] += factor * c * c * link_values[number][0] / root if root > 0.0 else 0.0
         if not derivative:
             return total, {}
-        for (_, back), share in zip(found, by_link, strict=True):
+        for (_, back), share in zip(link_values, by_link, strict=True):
             back(share)
         return total, state.by_s()
 
 
 class Ladder:
-    """How many functions the attributes of every link may have, for matrices up to some order."""
+    """Numbers of functions for the attributes of every link, given the largest order of a matrix."""
 
     def __init__(self, asked: Linked) -> None:
         self.sizes = [[asked.sizes[asked.roles[name]] for name in link.names] for link in asked.links]
@@ -125,7 +134,7 @@ class Ladder:
     def _count(self, i: int, order: int) -> int:
         terms, most = self.alike[i], max(self.sizes[i], default=1)
         if terms is not None:
-            # without products few queries are asked of a pair, and their number is the order
+            # without products, the order is the number of queries on a pair, which is small
             return min(most, math.isqrt(order)) if any(len(keys) == 2 for keys in terms.pair) else most
         k = 1
         while k < most and self._order(i, k + 1) <= order:
@@ -137,69 +146,78 @@ class Ladder:
 
 
 def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
-    """Return functions of the cells of every attribute, the most important under the weights first; shape (n, n)."""
+    """Return functions of the cells of every attribute in order of importance, shapes (n, n)."""
     out = {}
     for role, root in s.items():
         H = gram(asked, role) * root[:, None] * root
-        # the constant function, s here, is in K whatever the others are, and first of these is what couples it to them
+        # the constant function, here s, is always in K; the next one is its coupling to the others
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
-        first = [root] if length <= NEGLIGIBLE * float(np.trace(H)) else [root, coupled / length]
-        known = np.column_stack(first)
-        off = np.eye(len(root)) - known @ known.T
-        _, U = scipy.linalg.eigh(off @ H @ off, check_finite=False)
-        # ascending order: the last matters most, and what is known has eigenvalue 0
+        first = [root] if length <= NEGLIGIBLE_COUPLING * float(np.trace(H)) else [root, coupled / length]
+        fixed = np.column_stack(first)
+        projector = np.eye(len(root)) - fixed @ fixed.T
+        _, U = scipy.linalg.eigh(projector @ H @ projector, check_finite=False)
+        # eigenvalues ascend: reverse the order and drop the fixed functions, which have eigenvalue 0
         others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
-        out[role] = np.column_stack([known, others]) / root[:, None]
+        out[role] = np.column_stack([fixed, others]) / root[:, None]
     return out
 
 
 def gram(asked: Linked, role: Role) -> Array:
-    """Return what is asked of an attribute, every family to the same amount, others averaged; shape (n, n)."""
+    """Return the sum of the normalized Grams of an attribute's families, shape (n, n).
+
+    Joint parts are averaged over their other attributes.
+    """
     n = asked.sizes[role]
     out = np.zeros((n, n))
-    seen = [asked.rows[key] for key in asked.singles.get(role, ())]
+    families = [asked.rows[key] for key in asked.singles.get(role, ())]
     for key, places in asked.joints.items():
         sizes = tuple(asked.sizes[r] for r in places)
-        for axis, own in enumerate(places):
-            if own == role:
+        for axis, axis_role in enumerate(places):
+            if axis_role == role:
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
-                seen.append(contract(asked.rows[key].reshape(-1, *sizes), means, 1))
-    for rows in seen:
-        # a family of many queries would drown one of few, though the bound may hang on either
+                families.append(contract(asked.rows[key].reshape(-1, *sizes), means, 1))
+    for rows in families:
+        # normalized because the bound may depend on a family of few queries, too
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out
 
 
 def starts(asked: Linked) -> list[dict[Role, Array]]:
-    """Return roots of weights to start from, shape (n,) by role: optimal alone, the total counted more or less."""
+    """Return starting points: roots of weights by role, shapes (n,).
+
+    Uniform weights, and for each of the `TOTAL_WEIGHTS` the optimal weights of the single attributes.
+    """
     grams = {role: gram(asked, role) for role in asked.sizes}
     out = [{role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}]
-    for c in SCALARS:
-        found = {}
+    for c in TOTAL_WEIGHTS:
+        roots = {}
         for role, G in grams.items():
-            if not np.trace(G) > 0.0:  # queries of several attributes whose mean over the others is 0
-                found[role] = out[0][role]
+            if not np.trace(G) > 0.0:  # joint parts whose mean over the other attributes is 0
+                roots[role] = out[0][role]
                 continue
-            # the optimal dual weights of one attribute alone, where the bound is exact, with its total counted c times
+            # the optimal dual weights for one attribute, with its total weighted by c
             problem = DualProblem(lift=WholeDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean()))
             with threads_for(len(G)):
                 mass, _ = problem.maximise(Options(gap=1e-3))
-            found[role] = held(np.sqrt(mass))
-        out.append(found)
+            roots[role] = held(np.sqrt(mass))
+        out.append(roots)
     return out
 
 
 def held(s: Array) -> Array:
-    """Return roots of weights with length 1, shape (n,), none of them too small to divide by."""
+    """Normalize roots of weights, shape (n,), and bound them away from 0."""
     s = np.abs(s)
-    # functions are divided by the roots, which a weight of 0 would make infinite
-    s = np.maximum(s, SMALLEST * float(s.max()))
+    # functions are divided by the roots, so no root may be 0
+    s = np.maximum(s, MIN_ROOT_RATIO * float(s.max()))
     return np.asarray(s / np.linalg.norm(s))
 
 
 def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
-    """Return the best bound and weights that L-BFGS finds from s, the functions being those that matter there."""
+    """Return the best bound and weights of an L-BFGS search from s.
+
+    The functions are the most important ones at s.
+    """
     import scipy.optimize
 
     chosen, roles = functions(model.asked, s), list(s)
@@ -208,20 +226,20 @@ def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, R
 
     def log_value(x: Array) -> tuple[float, Array]:
         nonlocal best
-        # the sign of a root is free; near zero it is kept away from it
+        # a root may have either sign; `held` bounds it away from zero
         signs = np.where(x < 0.0, -1.0, 1.0)
         parts = {role: x[a:b] for role, a, b in zip(roles, cuts[:-1], cuts[1:], strict=True)}
         lengths = {role: float(np.linalg.norm(part)) for role, part in parts.items()}
-        own = {role: held(part) for role, part in parts.items()}
-        value, by = model.value(own, chosen)
+        roots = {role: held(part) for role, part in parts.items()}
+        value, derivative = model.value(roots, chosen)
         if value > best[0]:
-            best = (value, own)
+            best = (value, roots)
         if time.monotonic() > deadline:
-            raise _Late
-        gradient = np.concatenate([by[role] / lengths[role] for role in roles]) * signs
+            raise _DeadlineError
+        gradient = np.concatenate([derivative[role] / lengths[role] for role in roles]) * signs
         return -math.log(value), -gradient / value
 
-    with suppress(_Late):
+    with suppress(_DeadlineError):
         scipy.optimize.minimize(
             log_value,
             np.concatenate([s[role] for role in roles]),
@@ -232,18 +250,22 @@ def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, R
     return best
 
 
-class _Late(Exception):
-    """The time is over."""
+class _DeadlineError(Exception):
+    """Ends a search at its deadline."""
 
 
 def best_norm(asked: Linked, deadline: float, steps: int) -> float:
-    """Return the largest nuclear norm found until a time of the monotonic clock, in steps of the search for weights.
+    """Return the largest nuclear norm of a search for weights until a deadline.
 
-    Without steps the starts are compared and no more; then no clock decides, and the same workload has the same value.
+    Parameters
+    ----------
+    deadline : value of the monotonic clock at which the search ends.
+    steps : largest number of steps; with 0 only the starting points are evaluated, and the result
+        does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
     ladder = Ladder(asked)
-    counts = ladder.counts(ORDERS[0])
+    counts = ladder.counts(MATRIX_ORDERS[0])
     model = Model(asked, counts)
     if not asked.sizes:
         return model.value({}, {}, derivative=False)[0]
@@ -254,37 +276,38 @@ def best_norm(asked: Linked, deadline: float, steps: int) -> float:
             best = max(best, (value, s), key=_value)
     if not steps:
         return best[0]
-    # more functions raise a bound more than the last steps do: they have the larger half of the time
+    # additional functions raise the bound more than the last steps, so they get most of the time
     now = time.monotonic()
-    best = max(best, climb(model, best[1], now + FIRST * (deadline - now), steps), key=_value)
-    for order in ORDERS[1:]:
+    best = max(best, climb(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps), key=_value)
+    for order in MATRIX_ORDERS[1:]:
         before, counts = counts, ladder.counts(order)
         if counts == before:
             continue
         if time.monotonic() > deadline:
             break
-        began = time.monotonic()
+        start_time = time.monotonic()
         model = Model(asked, counts)
         value = model.value(best[1], functions(asked, best[1]), derivative=False)[0]
         best = max(best, (value, best[1]), key=_value)
-        took = time.monotonic() - began
-        if GRADIENT * took * FEW <= (deadline - time.monotonic()) / 4:
-            best = max(best, climb(model, best[1], deadline, FEW), key=_value)
-        if 2.0 * took * GROWTH**3 > deadline - time.monotonic():
+        duration = time.monotonic() - start_time
+        if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - time.monotonic()) / 4:
+            best = max(best, climb(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value)
+        if 2.0 * duration * ORDER_GROWTH**3 > deadline - time.monotonic():
             break
     now = time.monotonic()
-    return max(best[0], shares_norm(asked, best[1], now + LAST * (deadline - now)))
+    return max(best[0], shares_norm(asked, best[1], now + COMPOSITION_SHARE * (deadline - now)))
 
 
-def _value(found: tuple[float, Roots]) -> float:
-    return found[0]
+def _value(candidate: tuple[float, Roots]) -> float:
+    return candidate[0]
 
 
-SMALL = 512  # cells of a domain up to which the bound is searched on the domain itself
+# cells of a domain up to which the weights of all cells are optimized
+MAX_EXACT_CELLS = 512
 
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
-    """Return the best such bound of a small domain, from the dual of the whole problem; see `small_domain`."""
+    """Return the optimal bound for a small domain, by the dual over all cells; see `small_domain`."""
     problem = whole_problem(workload)
     with threads_for(problem.lift.cells):
         mass, _ = problem.maximise(Options(gap=gap))
@@ -293,7 +316,7 @@ def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") ->
 
 
 def whole_problem(workload: Workload) -> DualProblem:
-    """Return the problem of the best strategy on all cells of the attributes that are asked about."""
+    """Return the problem of the optimal strategy on all cells of the queried attributes."""
     sizes = workload.schema.sizes(asked(workload))
     lift = WholeTable(sizes)
     gram = lift.classes(lift.classes(domain_gram(workload)).T)
@@ -301,18 +324,18 @@ def whole_problem(workload: Workload) -> DualProblem:
 
 
 def asked(workload: Workload) -> Space:
-    """Return the attributes that some group asks about, in schema order."""
+    """Return the attributes of all groups, in schema order."""
     names = {name for g in workload.groups for name in g.attributes}
     return tuple(name for name in workload.schema.names if name in names)
 
 
-def small_domain(workload: Workload, cells: int = SMALL) -> bool:
-    """Return whether the attributes that are asked about have at most this many cells together."""
+def small_domain(workload: Workload, cells: int = MAX_EXACT_CELLS) -> bool:
+    """Return whether the domain of the queried attributes has at most this many cells."""
     return math.prod(workload.schema.sizes(asked(workload))) <= cells
 
 
 def domain_gram(workload: Workload) -> Array:
-    """Return W^T diag(weights) W on all cells of the attributes that are asked about; shape (cells, cells)."""
+    """Return W^T diag(weights) W on all cells of the queried attributes, shape (cells, cells)."""
     names = asked(workload)
     sizes = workload.schema.sizes(names)
     cells = math.prod(sizes)
@@ -341,22 +364,29 @@ def domain_gram(workload: Workload) -> Array:
     return out
 
 
-SECONDS = 20.0  # what a search may take unless it is told otherwise
+# default time limit and steps of a search
+SECONDS = 20.0
 STEPS = 60
-MOST_CELLS = 2_000  # of one attribute, up to which a bound is searched
-KEPT = 64  # bounds of workloads
+# cells of one attribute up to which a bound is computed
+MOST_CELLS = 2_000
+# number of cached bounds
+MAX_CACHED_BOUNDS = 64
 
 
 def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = SECONDS, steps: int = STEPS) -> float:
-    """Return a weighted squared error, in counts^2 at privacy cost 1, that no matrix mechanism can go below.
-
-    Guarantee: true in floating point, see `norms`; the best found in the time, which a last large matrix may stretch.
+    """Return a lower bound on the weighted squared error of every matrix mechanism.
 
     Parameters
     ----------
     law : "gaussian", or "laplace" at epsilon 1.
-    seconds : what the search may take; the best so far is returned.
-    steps : of the search for weights; with 0 only some good weights are tried, always the same ones.
+    seconds : time limit of the search; the last large matrix may exceed it.
+    steps : steps of the search for weights; with 0 only the fixed starting points are evaluated.
+
+    Returns
+    -------
+    The best bound of the search, in counts^2 at privacy cost 1.
+
+    Guarantee: the bound holds for the floating-point result, see `root_trace`.
 
     >>> from engine.workload import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "marginal")
@@ -364,17 +394,17 @@ def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = 
     3.0
     """
     deadline = time.monotonic() + seconds
-    with threads_for(1):  # many small products, except where the matrices are known to be large
+    with threads_for(1):  # many small products; large matrices set their own number
         return proved(best_norm(in_links(workload), deadline, steps), law)
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=MAX_CACHED_BOUNDS)
 def best_bound(workload: Workload, law: str = "gaussian") -> tuple[float, str]:
-    """Return the best such bound, and how it was found, in words; kept, because it takes seconds.
+    """Return the best bound and a description of its method; cached because it takes seconds.
 
     Raises
     ------
-    LimitExceeded : an attribute has too many cells to search a bound in short time.
+    LimitExceeded : an attribute has too many cells for a search of a few seconds.
     """
     if not any(g.is_weighted for g in workload.groups):
         return 0.0, "no query has a weight"

@@ -1,39 +1,40 @@
-"""Lower bound by product weights: nuclear norms over excitations and reduced attributes.
+"""Lower bounds from product weights, on workloads reduced to their free attributes.
 
-Nuclear norms that floating point cannot lift: every eigenvalue is lowered by more than its error before the root.
+Notes
+-----
+**Reduction.**  An attribute whose Grams are invariant under cyclic shifts of its cells (marginals,
+circular ranges, totals) has uniform optimal weights, by symmetry.  Then s = mu^(1/2) is an
+eigenvector of all its Grams, so that the sum of the cells is not coupled to the rest: a query is
+either outside, with the factor ``total``, or inside, with the factor ``rest``.  Subsets of such
+attributes divide the problem into `Link`s, one per subset, on the remaining free attributes.
 
-By Weyl's inequality an eigenvalue moves by at most the spectral norm of what rounding added, in the matrix and inside
-LAPACK; both stay far below ``SLACK`` times the order of the matrix times the machine's epsilon times the largest
-eigenvalue.  Null directions, whose computed eigenvalues are rounding alone, then count as nothing.
+**One attribute.**  The weights of an attribute are represented by a few functions of its cells:
 
-What a workload asks, as the bound needs it: terms on attributes with free weights, and the rest in closed form.
+    mu, s        weights of the cells, sum 1, and their square roots
+    K            D^(1/2) times functions of the cells, orthonormal columns, the first one s;
+                 shape (n, k)
+    Y            square root of H = D^(1/2) W^T W D^(1/2): rows with the same Gram as a family's
+    R = K^T Y K  the family inside K, index 0 for the sum of the cells; C = R^2
+    t            the family outside K: the nuclear norm of Y on the complement of K
 
-An attribute whose Grams do not change when its cells are shifted around (marginals, circular ranges, totals) has
-uniform weights at the best, by symmetry.  Then s = mu^(1/2) is an eigenvector of all its Grams, so that nothing couples
-the cells' sum to the rest: it is either outside, a factor ``total``, or inside, a factor ``rest``.  Subsets of such
-attributes part the problem into `Link`s, one a subset, on the free attributes alone.
+Y is symmetric.  In the basis (K, complement) of its rows and columns its two off-diagonal blocks are
+omitted: a pinching, which cannot increase a nuclear norm.  For a single group nothing is lost,
+because the trace is the sum of the traces of the blocks.
 
-The weights of one attribute, seen through the functions of its cells that are looked at closely.
+**Sets of attributes.**  For every set T of attributes outside K, with scalar factors t, the Gram on
+the K of the other attributes is
 
-Notation
---------
-mu, s        weights of the cells, sum 1, and their roots
-K            D^(1/2) times functions of the cells, orthonormal columns, the first one s; shape (n, k)
-Y            root of H = D^(1/2) W^T W D^(1/2): rows with the same Gram as those of a family
-R = K^T Y K  what a family asks inside K, index 0 for the cells' sum; C = R^2
-t            what it asks outside: the nuclear norm of Y on the complement of K
+    M_T = sum over terms A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T.
 
-Y is symmetric, and in the bases (K, rest) of its rows and its columns its two blocks off the diagonal are left out: a
-pinching, which no nuclear norm survives larger.  For one group alone nothing is lost, because a trace is its blocks'.
+Its rows and columns are indexed by excitations: sets of attributes that are in K but not in s, while
+the other attributes are in s.  Terms with different families on T are stacked, and their nuclear norm
+is at least the square root of the sum of their squares.
 
-The nuclear norm of a link, attribute by attribute inside or outside of K, dense on what is inside.
-
-For every set T of attributes that are outside K, with t their plain factors, the Gram on the others' K is
-
-    M_T = sum over terms A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T,
-
-a matrix on excitations: sets of attributes that are in K off s, the others being in s.  Terms that ask T in different
-ways are stacked, and count at least as the root of the sum of their squares.
+**Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.  By
+Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
+matrix and in LAPACK; both stay far below ``SLACK`` times the order of the matrix times the machine
+epsilon times the largest eigenvalue.  The computed eigenvalues of null directions, which are pure
+rounding error, become 0.
 """
 
 from __future__ import annotations
@@ -56,15 +57,19 @@ from engine.residuals.kronecker_sums import part_rows
 from engine.residuals.split import Role
 from engine.workload import Part, Workload, whole_group
 
-SLACK = 16.0  # the error bounds of sums and of LAPACK have constants of about 1
-GUARD = 1.0 - 1e-7  # covers every rounding that is not an eigenvalue's: sums, products, functions that are orthonormal
-EIGENVALUE_CUTOFF = 1e-11  # below this share of the largest, an eigenvalue gives the derivative nothing but noise
+# constant of the eigenvalue errors; those of sums and of LAPACK are about 1
+SLACK = 16.0
+# factor that covers all other rounding: of sums, products and the orthonormality of functions
+GUARD = 1.0 - 1e-7
+# smallest eigenvalue, relative to the largest, that is used for the derivative
+EIGENVALUE_CUTOFF = 1e-11
 
 
 def root_trace(matrix: Array, derivative: bool = True, size: float = 0.0) -> tuple[float, Array | None]:
-    """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative by M, shape as M.
+    """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
 
-    ``size`` is that of the terms of M, where some were subtracted: their rounding may be more than that of M.
+    The derivative is with respect to M and has its shape.  ``size`` is the size of the terms of M if
+    some were subtracted, as their rounding error may exceed that of M.
 
     >>> round(root_trace(np.diag([4.0, 9.0]))[0], 9)
     5.0
@@ -76,13 +81,13 @@ def root_trace(matrix: Array, derivative: bool = True, size: float = 0.0) -> tup
         if not derivative:
             return _roots(np.asarray(scipy.linalg.eigvalsh(matrix, check_finite=False), dtype=float), size), None
         eigenvalues, U = scipy.linalg.eigh(matrix, check_finite=False)
-        kept = eigenvalues > max(EIGENVALUE_CUTOFF * eigenvalues[-1], 1e-300)
-        U = U[:, kept]
-        return _roots(eigenvalues, size), (U * (0.5 / np.sqrt(eigenvalues[kept]))) @ U.T
+        used = eigenvalues > max(EIGENVALUE_CUTOFF * eigenvalues[-1], 1e-300)
+        U = U[:, used]
+        return _roots(eigenvalues, size), (U * (0.5 / np.sqrt(eigenvalues[used]))) @ U.T
 
 
 def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
-    """Return a lower bound on the nuclear norm of a matrix of any shape, and its derivative, shape as the matrix.
+    """Return a lower bound on the nuclear norm of a matrix, and its derivative of the same shape.
 
     >>> round(nuclear(np.array([[3.0, 4.0]]))[0], 9)
     5.0
@@ -97,9 +102,9 @@ def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
 
 
 def lowered(eigenvalues: Array, size: float = 0.0) -> Array:
-    """Return ascending eigenvalues, shape (n,), each lowered by more than its error, none below 0.
+    """Return ascending eigenvalues, shape (n,), lowered by more than their error, but not below 0.
 
-    ``size`` is that of what the matrix was made of, where it is more than the largest eigenvalue.
+    ``size`` is the size of the terms of the matrix, if it exceeds the largest eigenvalue.
 
     >>> lowered(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])
@@ -113,54 +118,64 @@ def _roots(eigenvalues: Array, size: float) -> float:
 
 
 def proved(norm: float, law: str = "gaussian") -> float:
-    """Return the bound that a lower bound on a nuclear norm proves, in counts^2 at privacy cost 1.
+    """Return the error bound from a lower bound on a nuclear norm, in counts^2 at privacy cost 1.
 
-    For Laplace noise it is twice that, at epsilon 1: an L1 sensitivity is never below the Euclidean one, and Laplace
-    noise of scale 1 has variance 2.
+    For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the Euclidean
+    one, and Laplace noise of scale 1 has variance 2.
     """
     return norm * norm * GUARD * (2.0 if law == "laplace" else 1.0)
 
 
-PROBES = 3  # random tables that tell whether a part asks the same in both orders
-MOST_ENTRIES = 4_000_000  # of the rows of a joint part that is looked at; a larger one counts as nothing
-Key = int  # of a part: equal numbers ask the same
-Pieces = tuple[tuple[Space, Key], ...]  # attributes and key of every part
+# random tables for testing the symmetry of a part in two attributes
+PROBES = 3
+# entries of the rows of a joint part; larger parts are omitted
+MAX_PART_ENTRIES = 4_000_000
+# number of a part; parts with equal rows have equal keys
+Key = int
+# attributes and key of every part
+Pieces = tuple[tuple[Space, Key], ...]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Link:
-    """What is asked of free attributes together with some settled ones: weights by the parts of the free ones."""
+    """Part of a reduced workload on the free attributes, for one subset of eliminated attributes.
+
+    ``terms`` are the weights by the parts on free attributes.
+    """
 
     terms: dict[Pieces, float]
 
     @cached_property
     def names(self) -> Space:
-        """Attributes that some part has."""
+        """Attributes of all parts."""
         return tuple(sorted({name for pieces in self.terms for names, _ in pieces for name in names}))
 
     def kinds(self, sizes: Mapping[str, int]) -> Counter[tuple[int, ...]]:
-        """Return the sizes of the attributes of all sets inside some term, with the number of such sets."""
-        seen: set[Space] = set()
+        """Count the subsets of the terms' attributes by the sizes of their attributes."""
+        subsets: set[Space] = set()
         for pieces in self.terms:
             names = sorted(name for part, _ in pieces for name in part)
             for count in range(len(names) + 1):
-                seen.update(itertools.combinations(names, count))
-        return Counter(tuple(sorted(sizes[name] for name in inside)) for inside in seen)
+                subsets.update(itertools.combinations(names, count))
+        return Counter(tuple(sorted(sizes[name] for name in inside)) for inside in subsets)
 
 
 @dataclass(kw_only=True, eq=False)
 class Linked:
-    """A workload in links over its free attributes.
+    """A workload reduced to its free attributes.
 
     Attributes
     ----------
-    links : distinct ones.
-    sums : the nuclear norm is the sum over these of root(sum of squares of factor times norm of the link, by number).
-    roles, sizes : of the free attributes; attributes with the same role are asked alike and share their weights.
-    rows : key of a part -> rows with its Gram, shape (k, cells of the part).
-    swaps : key of a part on two attributes -> whether it asks the same of them in both orders.
-    singles : role -> keys of its parts on one attribute.
-    joints : key of a part on several attributes -> their roles, in one of the places where it is asked.
+    links : the distinct links.
+    sums : (factor, squares) pairs.  The nuclear norm is the sum over pairs of factor times the
+        square root of the sum over links of (squares[number] times the norm of the link)^2.
+    roles : class of every free attribute; equivalent attributes share their weights.
+    sizes : number of cells by role.
+    rows : rows with the Gram of a part, shape (k, cells of the part), by key.
+    swaps : whether a part on two attributes is symmetric in them, by key.
+    singles : keys of the parts on one attribute, by role.
+    joints : roles of the attributes of a part on several attributes at one of its occurrences,
+        by key.
     """
 
     links: list[Link]
@@ -174,34 +189,39 @@ class Linked:
 
 
 def in_links(workload: Workload) -> Linked:
-    """Return what a workload asks; groups of weight 0 and joint parts that are too large are left out."""
+    """Return a workload reduced to its free attributes.
+
+    Groups of weight 0 and joint parts with more than `MAX_PART_ENTRIES` entries are omitted.
+    """
     rows: dict[Key, Array] = {}
     shapes: dict[Key, Part] = {}
     numbers: dict[Any, Key] = {}
     groups: list[tuple[float, Pieces]] = []
     for group in workload.groups:
-        own, weight = group.query_weights, group.weight
-        if own is not None and not group.parts:
-            weight, own = weight * float(own[0]), None
-        parts: Sequence[Part] = group.parts if own is None or len(group.parts) == 1 else (whole_group(group),)
-        large = any(len(p.axes) > 1 and p.count * math.prod(p.sizes) > MOST_ENTRIES for p in parts)
-        if not group.is_weighted or large:
+        query_weights, weight = group.query_weights, group.weight
+        if query_weights is not None and not group.parts:
+            weight, query_weights = weight * float(query_weights[0]), None
+        parts: Sequence[Part] = group.parts if query_weights is None or len(group.parts) == 1 else (whole_group(group),)
+        too_large = any(len(p.axes) > 1 and p.count * math.prod(p.sizes) > MAX_PART_ENTRIES for p in parts)
+        if not group.is_weighted or too_large:
             continue
-        asked: list[tuple[Space, Key]] = []
+        named_parts: list[tuple[Space, Key]] = []
         for part in parts:
-            key = numbers.setdefault((part.key, None if own is None else own.tobytes()), len(numbers))
+            key = numbers.setdefault(
+                (part.key, None if query_weights is None else query_weights.tobytes()), len(numbers)
+            )
             if key not in rows:
-                rows[key], shapes[key] = part_rows(part, own), part
-            asked.append((tuple(group.attributes[a] for a in part.axes), key))
-        groups.append((weight, tuple(sorted(asked))))
+                rows[key], shapes[key] = part_rows(part, query_weights), part
+            named_parts.append((tuple(group.attributes[a] for a in part.axes), key))
+        groups.append((weight, tuple(sorted(named_parts))))
     joint = {name for _, pieces in groups for names, _ in pieces if len(names) > 1 for name in names}
-    settled = _Settled(rows)
-    moved = {names[0] for _, pieces in groups for names, key in pieces if len(names) == 1 and settled.of(key) is None}
-    free = joint | moved
+    uniform = _UniformFactors(rows)
+    varying = {names[0] for _, pieces in groups for names, key in pieces if len(names) == 1 and uniform.of(key) is None}
+    free = joint | varying
     swaps = {key: _swaps(rows[key], p.sizes) for key, p in shapes.items() if len(p.sizes) == 2}
     roles = _roles(groups, free, swaps, workload)
     sizes = {role: workload.schema[name].size for name, role in roles.items()}
-    links, sums = _sums(_links(groups, free, settled), settled)
+    links, sums = _sums(_links(groups, free, uniform), uniform)
     out = Linked(links=links, sums=sums, roles=roles, sizes=sizes, rows=rows, swaps=swaps)
     for _, pieces in groups:
         for names, key in pieces:
@@ -213,7 +233,7 @@ def in_links(workload: Workload) -> Linked:
 
 
 def _swaps(rows: Array, sizes: Sequence[int]) -> bool:
-    """Return whether a part asks the same of two attributes in both orders, by the answers to random tables."""
+    """Return whether a part is symmetric in its two attributes, tested on random tables."""
     if sizes[0] != sizes[1]:
         return False
     tables = np.random.default_rng(0).standard_normal((PROBES, *sizes))
@@ -224,58 +244,60 @@ def _swaps(rows: Array, sizes: Sequence[int]) -> bool:
 def _roles(
     groups: list[tuple[float, Pieces]], free: set[str], swaps: Mapping[Key, bool], workload: Workload
 ) -> dict[str, Role]:
-    seen: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
+    occurrences: dict[str, list[Any]] = {name: [] for name in workload.schema.names if name in free}
     for weight, pieces in groups:
         keys = tuple(sorted(key for _, key in pieces))
         for names, key in pieces:
             for position, name in enumerate(names):
                 if name in free:
-                    seen[name].append((key, 0 if swaps.get(key) else position, weight, keys))
+                    occurrences[name].append((key, 0 if swaps.get(key) else position, weight, keys))
     numbers: dict[Any, Role] = {}
     return {
         name: numbers.setdefault((workload.schema[name].size, tuple(sorted(places))), len(numbers))
-        for name, places in seen.items()
+        for name, places in occurrences.items()
     }
 
 
-class _Settled:
-    """The two factors of parts whose best weights are uniform: what the sum over cells is worth, and the rest."""
+class _UniformFactors:
+    """Factors of parts with uniform optimal weights: for the sum of the cells and the rest."""
 
     def __init__(self, rows: dict[Key, Array]) -> None:
-        self.rows, self.known = rows, dict[Key, tuple[float, float] | None]()
+        self.rows, self.factors = rows, dict[Key, tuple[float, float] | None]()
 
     def of(self, key: Key) -> tuple[float, float] | None:
-        """Return (a, tr sqrt C), or None when the Gram is no function of the distance on a circle."""
-        if key not in self.known:
+        """Return (total, tr sqrt C), or None unless the Gram is circulant."""
+        if key not in self.factors:
             gram = self.rows[key].T @ self.rows[key]
             n = len(gram)
-            alike = np.allclose(gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max())
-            # a circulant has its eigenvalues in its Fourier transform, the first one for the sum
+            circulant = np.allclose(gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max())
+            # the constant vector is an eigenvector of a circulant matrix
             exact = scipy.linalg.circulant(gram[0]) / n
             total = float(exact[0].sum())
-            self.known[key] = (total, root_trace(exact - total / n)[0]) if alike else None
-        return self.known[key]
+            self.factors[key] = (total, root_trace(exact - total / n)[0]) if circulant else None
+        return self.factors[key]
 
 
-def _links(groups: list[tuple[float, Pieces]], free: set[str], settled: _Settled) -> dict[Pieces, dict[Pieces, float]]:
-    """Return the terms on free attributes for every set of settled parts that are inside."""
+def _links(
+    groups: list[tuple[float, Pieces]], free: set[str], uniform: _UniformFactors
+) -> dict[Pieces, dict[Pieces, float]]:
+    """Return the terms on free attributes for every set of eliminated parts that are inside."""
     out: dict[Pieces, dict[Pieces, float]] = {}
     for weight, pieces in groups:
-        kept = tuple(p for p in pieces if len(p[0]) > 1 or p[0][0] in free)
+        free_parts = tuple(p for p in pieces if len(p[0]) > 1 or p[0][0] in free)
         fixed = [p for p in pieces if len(p[0]) == 1 and p[0][0] not in free]
-        factors = [settled.known[key] or (0.0, 0.0) for _, key in fixed]
+        factors = [uniform.factors[key] or (0.0, 0.0) for _, key in fixed]
         for inside in itertools.product((False, True), repeat=len(fixed)):
             value = weight * math.prod(f[0] for f, within in zip(factors, inside, strict=True) if not within)
             if all(f[1] > 0.0 for f, within in zip(factors, inside, strict=True) if within):
                 terms = out.setdefault(tuple(itertools.compress(fixed, inside)), {})
-                terms[kept] = terms.get(kept, 0.0) + value
+                terms[free_parts] = terms.get(free_parts, 0.0) + value
     return out
 
 
 def _sums(
-    linked: dict[Pieces, dict[Pieces, float]], settled: _Settled
+    linked: dict[Pieces, dict[Pieces, float]], uniform: _UniformFactors
 ) -> tuple[list[Link], list[tuple[float, dict[int, float]]]]:
-    """Return distinct links, and the sums over them, those with the same single link put together."""
+    """Return the distinct links and the sums over them; sums of the same single link are merged."""
     numbers: dict[Any, int] = {}
     links: list[Link] = []
     by_set: dict[Space, dict[int, float]] = {}
@@ -284,9 +306,9 @@ def _sums(
         if key not in numbers:
             numbers[key] = len(links)
             links.append(Link(terms=terms))
-        factor = math.prod((settled.known[key] or (0.0, 0.0))[1] for _, key in inside)
+        factor = math.prod((uniform.factors[key] or (0.0, 0.0))[1] for _, key in inside)
         squares = by_set.setdefault(tuple(names[0] for names, _ in inside), {})
-        # rows asked in different ways are stacked: |[X; Y]|_*^2 >= |X|_*^2 + |Y|_*^2
+        # rows of different parts are stacked: |[X; Y]|_*^2 >= |X|_*^2 + |Y|_*^2
         squares[numbers[key]] = math.hypot(squares.get(numbers[key], 0.0), factor)
     single: dict[int, float] = {}
     out: list[tuple[float, dict[int, float]]] = []
@@ -299,12 +321,16 @@ def _sums(
     return links, out + [(factor, {number: 1.0}) for number, factor in single.items()]
 
 
-ROOT_CUTOFF = 1e-6  # roots this small against the largest may be rounding alone, and give the derivative nothing
+# smallest sum of roots, relative to the largest root, that is used for the derivative
+ROOT_CUTOFF = 1e-6
 
 
 @dataclass(kw_only=True, eq=False)
 class FamilyRoot:
-    """One family on one frame, with derivatives by R and t as they come in; ``roots`` and U make Y."""
+    """One family on one frame, with accumulated derivatives with respect to R, C and t.
+
+    ``roots`` and U are the eigenvalues and eigenvectors of Y.
+    """
 
     gram: Array
     roots: Array
@@ -318,19 +344,19 @@ class FamilyRoot:
 
 
 class Frame:
-    """One attribute under weights, with k functions; collects derivatives and carries them back to s.
+    """One attribute under weights with k functions, and the backpropagation of derivatives to s.
 
     Parameters
     ----------
     s : roots of the weights, shape (n,), length 1.
-    functions : of the cells, shape (n, k), the first one constant.
+    functions : functions of the cells, shape (n, k), the first one constant.
     families : key -> rows, shape (m, n).
     """
 
     def __init__(self, s: Array, functions: Array, families: Mapping[Key, Array]) -> None:
         self.s = s
         K, _ = np.linalg.qr(functions * s[:, None])
-        # QR leaves the sign of a column open; a sign that flips between two steps would look like a jump to the climb
+        # fix the signs of the columns of Q, which would otherwise make the objective discontinuous
         self.K = K * np.where(functions[0] * K[0] < 0.0, -1.0, 1.0)
         self.K[:, 0] = s
         self.F = self.K * s[:, None]  # a row W is W F on K
@@ -344,14 +370,14 @@ class Frame:
         roots = np.sqrt(lowered(eigenvalues))
         part = U.T @ self.K
         R = part.T @ (part * roots[:, None])
-        # tr Y on the complement of K is what tr Y on K leaves; with all functions in K nothing is left but rounding
+        # tr Y on the complement of K is tr Y minus tr R; with all functions in K it is 0
         t = max(float(roots.sum() - np.trace(R)), 0.0) if len(R) < len(gram) else 0.0
         return FamilyRoot(
             gram=gram, roots=roots, U=U, R=R, C=R @ R, t=t, by_root=np.zeros_like(R), by_gram=np.zeros_like(R)
         )
 
     def by_s(self) -> Array:
-        """Return the derivative by s for what was collected, shape (n,), along the sphere."""
+        """Return the accumulated derivative with respect to s, tangential to the sphere, shape (n,)."""
         by_K = self.s[:, None] * self.by_F
         out = np.einsum("nk,nk->n", self.by_F, self.K)
         for family in self.families.values():
@@ -362,24 +388,27 @@ class Frame:
             by_K += 2.0 * family.U @ (family.roots[:, None] * part) @ by_root
             by_Y = part @ by_root @ part.T
             by_Y[np.diag_indices(len(by_Y))] += family.by_t
-            # Y^2 = H makes dY solve Y dY + dY Y = dH: in the eigenbasis of Y a division by sums of roots
+            # dY solves Y dY + dY Y = dH, as Y^2 = H: a division by sums of roots in the eigenbasis of Y
             sums = family.roots[:, None] + family.roots
             by_H = np.divide(by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1])
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
         Psi = self.K / self.s[:, None]
         out += np.einsum("nk,nk->n", by_K, Psi)
-        # K is the Q of a QR decomposition: with E = Psi ds it moves by E less K times twice the upper triangle of the
-        # symmetric K^T E, the diagonal once
+        # K is the Q of a QR decomposition: with E = Psi ds, dK is E minus K times the matrix with twice
+        # the strict upper triangle and once the diagonal of the symmetric K^T E
         half = np.triu(self.K.T @ by_K)
         half[np.diag_indices(len(half))] *= 0.5
         out -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
-        # weights have sum 1, so that s stays on the sphere and what points outwards changes nothing
+        # the weights have sum 1, so s is on the sphere: remove the radial component
         return np.asarray(out - (out @ self.s) * self.s)
 
 
 @dataclass(kw_only=True, eq=False)
 class Joint:
-    """A part on several attributes: its rows on their K, shape (m, k_1, ..., k_p), with the derivative by them."""
+    """A part on several attributes, with the accumulated derivative with respect to Z.
+
+    ``Z`` are its rows on the K of the attributes, shape (m, k_1, ..., k_p).
+    """
 
     rows: Array
     frames: tuple[Frame, ...]
@@ -387,22 +416,23 @@ class Joint:
     by_rows: Array
 
     def back(self) -> None:
-        """Carry the derivative on to the frames."""
+        """Propagate the derivative to the frames."""
         for axis, frame in enumerate(self.frames):
             out = contract(self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1)
-            rest = tuple(a for a in range(out.ndim) if a != axis + 1)
-            # Z is linear in the F of every axis, even where two axes share one frame: each adds its own share
-            frame.by_F += grouped(out, [rest, (axis + 1,)]).T @ grouped(self.by_rows, [rest, (axis + 1,)])
+            other_axes = tuple(a for a in range(out.ndim) if a != axis + 1)
+            # Z is linear in the F of every axis; two axes with the same frame add one term each
+            frame.by_F += grouped(out, [other_axes, (axis + 1,)]).T @ grouped(self.by_rows, [other_axes, (axis + 1,)])
 
 
 class State:
-    """All attributes under weights; frames and joint parts are made when they are first asked for.
+    """All attributes under weights; frames and joint parts are created on first access.
 
     Parameters
     ----------
-    asked : the workload.
-    s : roots of the weights by role.
-    functions : by role, the most important first, shape (n, n).
+    asked : the reduced workload.
+    s : square roots of the weights, shape (n,) by role.
+    functions : functions of the cells in order of importance, shape (n, n) by role.
+    derivative : whether derivatives are computed.
     """
 
     def __init__(
@@ -413,14 +443,14 @@ class State:
         self.joints: dict[Any, Joint] = {}
 
     def frame(self, role: Role, k: int) -> Frame:
-        """Return one attribute with k functions."""
+        """Return the frame of an attribute with k functions."""
         if (role, k) not in self.frames:
             families = {key: self.asked.rows[key] for key in self.asked.singles.get(role, ())}
             self.frames[role, k] = Frame(self.s[role], self.functions[role][:, :k], families)
         return self.frames[role, k]
 
     def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
-        """Return a part on several attributes, given by role and number of functions."""
+        """Return a part on several attributes; ``places`` are their roles and numbers of functions."""
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
             rows = self.asked.rows[key].reshape(-1, *(len(f.s) for f in frames))
@@ -429,7 +459,7 @@ class State:
         return self.joints[key, places]
 
     def by_s(self) -> dict[Role, Array]:
-        """Return the derivative by s of every role, shape (n,)."""
+        """Return the derivative with respect to s for every role, shape (n,)."""
         for joint in self.joints.values():
             joint.back()
         out = {role: np.zeros(len(s)) for role, s in self.s.items()}
@@ -438,13 +468,18 @@ class State:
         return out
 
 
-Ways = dict[tuple[Key, ...], dict[Pieces, float]]  # how T is asked -> weights of what is asked of the others
-Back = Callable[[float], None]  # takes the derivative by a value
+# keys of the parts on T -> weights by the parts on the other attributes
+Ways = dict[tuple[Key, ...], dict[Pieces, float]]
+# backpropagation of the derivative with respect to a value
+Back = Callable[[float], None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Dense:
-    """M_T for one T, asked in one way: its order, and for every term weight, parts and where its Gram stands."""
+    """M_T for one set T and one choice of families on it.
+
+    ``order`` is the order of the matrix; ``terms`` are weight, parts and indices of every Gram.
+    """
 
     outside: tuple[tuple[str, Key], ...]
     order: int
@@ -452,12 +487,12 @@ class Dense:
 
 
 class Excitations:
-    """One link with a number of functions for every attribute.
+    """Nuclear norm of one link, with dense matrices on sets of attributes.
 
     Parameters
     ----------
-    asked, link : what is asked.
-    functions : attribute -> k, the number of its functions, the constant one included.
+    asked, link : the reduced workload and one of its links.
+    functions : number k of functions of every attribute, including the constant one.
     """
 
     def __init__(self, asked: Linked, link: Link, functions: Mapping[str, int]) -> None:
@@ -465,48 +500,48 @@ class Excitations:
         self.place = {name: (asked.roles[name], k) for name, k in functions.items()}
         sums: dict[Space, Ways] = {}
         for pieces, weight in link.terms.items():
-            loose = [p for p in pieces if len(p[0]) == 1 and self.k[p[0][0]] < asked.sizes[asked.roles[p[0][0]]]]
-            for count in range(len(loose) + 1):
-                for T in itertools.combinations(loose, count):
+            reducible = [p for p in pieces if len(p[0]) == 1 and self.k[p[0][0]] < asked.sizes[asked.roles[p[0][0]]]]
+            for count in range(len(reducible) + 1):
+                for T in itertools.combinations(reducible, count):
                     T = tuple(sorted(T, key=lambda p: p[0]))
                     ways = sums.setdefault(tuple(p[0][0] for p in T), {})
-                    rest = tuple(p for p in pieces if p not in T)
+                    other_parts = tuple(p for p in pieces if p not in T)
                     terms = ways.setdefault(tuple(p[1] for p in T), {})
-                    terms[rest] = terms.get(rest, 0.0) + weight
-        kept = [(1, ways) for ways in sums.items()]
+                    terms[other_parts] = terms.get(other_parts, 0.0) + weight
+        counted_sums = [(1, ways) for ways in sums.items()]
         if max(functions.values(), default=1) == 1:
-            kept = self._counted(sums)
+            counted_sums = self._counted(sums)
         self.sums = [
             (count, [self._dense(tuple(zip(T, way, strict=True)), terms) for way, terms in ways.items()])
-            for count, (T, ways) in kept
+            for count, (T, ways) in counted_sums
         ]
 
     def _counted(self, sums: Mapping[Space, Ways]) -> list[tuple[int, tuple[Space, Ways]]]:
-        """Return one of all sets T that agree but for the names of attributes, with their number."""
-        roles, kinds = self.asked.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
+        """Return one set T per class of sets that are equal up to attribute names, with its size."""
+        roles, classes = self.asked.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
 
-        def kind(names: Space, keys: Iterable[Key]) -> Any:
+        def named_keys(names: Space, keys: Iterable[Key]) -> Any:
             return tuple(sorted(zip((roles[name] for name in names), keys, strict=True)))
 
         for T, ways in sums.items():
-            asked = []
+            signature = []
             for way, terms in ways.items():
                 weights: dict[Any, float] = {}
                 for pieces, weight in terms.items():
-                    own = tuple(sorted((tuple(roles[name] for name in names), key) for names, key in pieces))
-                    weights[own] = weights.get(own, 0.0) + weight
-                asked.append((kind(T, way), tuple(sorted(weights.items()))))
-            key = tuple(sorted(asked))
-            count, first = kinds.get(key, (0, (T, ways)))
-            kinds[key] = (count + 1, first)
-        return list(kinds.values())
+                    pieces_key = tuple(sorted((tuple(roles[name] for name in names), key) for names, key in pieces))
+                    weights[pieces_key] = weights.get(pieces_key, 0.0) + weight
+                signature.append((named_keys(T, way), tuple(sorted(weights.items()))))
+            key = tuple(sorted(signature))
+            count, first = classes.get(key, (0, (T, ways)))
+            classes[key] = (count + 1, first)
+        return list(classes.values())
 
     def _dense(self, outside: tuple[tuple[str, Key], ...], terms: Mapping[Pieces, float]) -> Dense:
         offsets: dict[Space, int] = {}
         order, out = 0, []
         for pieces, weight in terms.items():
             names = [name for part, _ in pieces for name in part]
-            at = np.zeros([self.k[name] for name in names], dtype=np.int64)
+            index = np.zeros([self.k[name] for name in names], dtype=np.int64)
             for mask in itertools.product((False, True), repeat=len(names)):
                 inside = tuple(sorted(itertools.compress(names, mask)))
                 shape = [self.k[name] - 1 for name in inside]
@@ -514,21 +549,21 @@ class Excitations:
                     offsets[inside] = order
                     order += math.prod(shape)
                 block = (offsets[inside] + np.arange(math.prod(shape))).reshape(shape)
-                own = [name for name in names if name in inside]
-                block = block.transpose([inside.index(name) for name in own])
-                at[tuple(slice(1, None) if within else 0 for within in mask)] = block
-            out.append((weight, pieces, at.ravel()))
+                ordered = [name for name in names if name in inside]
+                block = block.transpose([inside.index(name) for name in ordered])
+                index[tuple(slice(1, None) if within else 0 for within in mask)] = block
+            out.append((weight, pieces, index.ravel()))
         return Dense(outside=outside, order=order, terms=out)
 
     def value(self, state: State) -> tuple[float, Back]:
-        """Return a lower bound on the nuclear norm, and what takes a derivative by it to the state."""
-        found = []
+        """Return a lower bound on the nuclear norm, and its backpropagation to the state."""
+        sums = []
         for count, ways in self.sums:
             parts = [(dense, *self._one(dense, state)) for dense in ways]
-            found.append((count, math.sqrt(math.fsum((t * T) ** 2 for _, t, T, _ in parts)), parts))
+            sums.append((count, math.sqrt(math.fsum((t * T) ** 2 for _, t, T, _ in parts)), parts))
 
         def back(outer: float) -> None:
-            for count, total, parts in found:
+            for count, total, parts in sums:
                 for dense, t, T, half in parts:
                     if t * T > 0.0 and half is not None:
                         share = outer * count * t * T / total
@@ -537,17 +572,17 @@ class Excitations:
                             family = state.frame(*self.place[name]).families[key]
                             family.by_t += share * t * T / family.t
 
-        return math.fsum(count * total for count, total, _ in found), back
+        return math.fsum(count * total for count, total, _ in sums), back
 
     def _one(self, dense: Dense, state: State) -> tuple[float, float, Array | None]:
         t = math.prod(state.frame(*self.place[name]).families[key].t for name, key in dense.outside)
         M = np.zeros((dense.order, dense.order))
         if t > 0.0:
-            for weight, pieces, at in dense.terms:
+            for weight, pieces, index in dense.terms:
                 gram = np.full((1, 1), weight)
-                for own in self._grams(pieces, state):
-                    gram = np.asarray(np.kron(gram, own), dtype=float)
-                M[np.ix_(at, at)] += gram
+                for factor in self._grams(pieces, state):
+                    gram = np.asarray(np.kron(gram, factor), dtype=float)
+                M[np.ix_(index, index)] += gram
         return t, *root_trace(M, state.derivative)
 
     def _grams(self, pieces: Pieces, state: State) -> list[Array]:
@@ -562,12 +597,12 @@ class Excitations:
         return out
 
     def _back(self, dense: Dense, state: State, share: float, half: Array) -> None:
-        for weight, pieces, at in dense.terms:
+        for weight, pieces, index in dense.terms:
             grams = self._grams(pieces, state)
-            block = share * weight * half[np.ix_(at, at)].reshape([len(g) for g in grams] * 2)
+            block = share * weight * half[np.ix_(index, index)].reshape([len(g) for g in grams] * 2)
             for p, (names, key) in enumerate(pieces):
-                # the derivative by a Kronecker product, by one factor: the trace with every other
-                others = [None if q == p else own.ravel() for q, own in enumerate(grams)]
+                # the derivative of a Kronecker product with respect to one factor: contract all other factors
+                others = [None if q == p else factor.ravel() for q, factor in enumerate(grams)]
                 by = contract(grouped(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
                 by = by.reshape(grams[p].shape)
                 if len(names) == 1:
