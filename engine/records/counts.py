@@ -1,26 +1,27 @@
-"""Exact counts: addition, files and fingerprints.
+"""Exact counts: a value type with addition, and its file format.
 
-Exact counts as a value: tables that add up over parts of the records, wherever each part was counted.
+`Counts` holds exact marginal tables. Tables of disjoint parts of the records can be added, wherever
+each part was counted. Counts that were saved, loaded or named have an id, so that no part is added
+twice. An id is a keyed digest of the name of the part or, without a name, of all its numbers: two
+unnamed parts with equal numbers count as the same part.
 
-Parts that were saved, loaded or named have an id, so that none is added twice.  An id is a keyed digest of the part's
-name, or of all its numbers: two parts that agree in every number are taken for one, unless each has a name of its own.
-
-The file of exact counts, in which parts of the records that were counted on other machines come together.
-
-A zip of `counts.json` and one array a table.  `counts.json` is an object with the keys
+A .counts file transfers the counts of a part to another machine. It is a zip archive of
+`counts.json` and one array per table. `counts.json` is an object with the keys
 
     format           "counts/1"
     schema           the public schema, as in a schema file; schema_digest, SHA-256 of it
     sets             attributes of each table, in the order of its axes: table i is tables/i.npy
-    records, rows_refused, rows_over_cap        numbers of rows; those read are their sum
+    records, rows_refused, rows_over_cap        numbers of rows; their sum is the number of rows read
     refused          column -> reason -> rows
     people, cap, people_over_cap                null, null, 0 without a person column
-    doubts           what the curator must know of the columns
+    doubts           warnings for the curator about columns
     shards           ids of the parts that were added
 
-and each table an array of NumPy's format 1.0: little-endian int64, axes as in the schema, the last one running fastest.
+and each table is an array in version 1.0 of the NumPy format: little-endian int64, axes as in the
+schema, in C order.
 
-All of this is private and exact, the ids included.  The file is made for its owner alone and replaces no other.
+All contents, including the ids, are private and exact. Only the owner of the file may read it, and
+an existing file is never replaced.
 """
 
 from __future__ import annotations
@@ -47,27 +48,37 @@ from engine.errors import DataError, EngineError, LimitExceeded
 from engine.records.marginal_lattice import Names, asked_sets, listed
 from engine.workload import Schema
 
-LARGE_COUNT = 20  # the least sampling weight of a survey that asks at most one person in 20
-MOST_RECORDS = 2**62  # so that sums of two stay within 64 bits
+LARGE_COUNT = 20  # smallest sampling weight if at most one person in 20 is sampled
+MAX_RECORDS = 2**62  # the sum of two then fits in 64 bits
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Counts(Mapping[Names, np.ndarray]):
-    """Exact marginal tables: attributes, in the order asked for -> read-only int64 array, shape schema.sizes(them).
+    """Exact marginal tables: attribute names -> read-only int64 array, shape schema.sizes(names).
 
-    These are private numbers in units of records.  Neither `repr` nor any error shows one of them.
+    The numbers are private, in units of records. Neither `repr` nor any error shows one of them. A
+    file that `save` writes is as private as the records.
 
-    Fields: `schema`; `tables`; `records`, rows that were counted, the sum of every table; `rows_refused`, rows that
-    were left out; `refused`, column -> reason -> rows, where a row with several bad values appears several times.
+    Attributes
+    ----------
+    schema : public schema of the records.
+    tables : tables by attribute names, in the requested order.
+    records : number of counted rows, which is the sum of every table.
+    rows_refused : number of rows that were left out.
+    refused : column -> reason -> rows. A row with several refused values appears several times.
+    people : number of persons, with a person column.
+    cap : largest number of rows that count for one person.
+    rows_over_cap : number of rows beyond the cap.
+    people_over_cap : number of persons with such rows.
+    doubts : warnings for the curator about columns.
+    shards : ids of the parts that were added.
 
-    `doubts` says in words what the curator must know of the columns; `shards` are the ids of the parts that were added.
+    Notes
+    -----
+    Guarantee: rows_in = records + rows_refused + rows_over_cap.
 
-    With a person column `people` is the number of persons, `cap` the most rows of one that count, `rows_over_cap` the
-    rows beyond it, and `people_over_cap` the persons who have such rows.
-
-    Guarantee: rows_in = records + rows_refused + rows_over_cap.  What `save` writes holds private numbers as exact as
-    the records: keep it where they are kept.
-
+    Examples
+    --------
     >>> import pandas as pd
     >>> from engine.workload import Attribute, Schema
     >>> from engine.records import count_marginals
@@ -99,15 +110,23 @@ class Counts(Mapping[Names, np.ndarray]):
 
     @classmethod
     def from_tables(cls, schema: Schema, tables: Mapping[Sequence[str], Any]) -> Counts:
-        """Counts made elsewhere, for example by a database: attributes -> whole numbers, shape schema.sizes(them).
+        """Create counts from tables that were counted elsewhere, for example by a database.
 
-        Guarantee: all tables have the sum `records`, and no count is negative, or lies in an impossible cell.
+        Parameters
+        ----------
+        tables : attribute names -> integers, shape schema.sizes(names).
 
-        Raises: DataError, SchemaError.
+        Raises
+        ------
+        DataError
+            Tables have different sums, or a table has the wrong shape or type, a negative count, or
+            a count in an impossible cell.
+        SchemaError
+            An attribute is not in the schema.
         """
-        asked = asked_sets(schema, tables)
-        found = {}
-        for names, table in zip(asked, tables.values(), strict=True):
+        attribute_sets = asked_sets(schema, tables)
+        arrays = {}
+        for names, table in zip(attribute_sets, tables.values(), strict=True):
             array = np.asarray(table)
             if array.dtype.kind not in "iu" or array.shape != schema.sizes(names):
                 raise DataError(f"the table on {listed(names)} needs whole numbers of shape {schema.sizes(names)}")
@@ -115,15 +134,15 @@ class Counts(Mapping[Names, np.ndarray]):
                 raise DataError(f"the table on {listed(names)} has a count below 0 or beyond 64 bits; correct it")
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
                 raise DataError(f"the table on {listed(names)} counts cells that the schema's rules make impossible")
-            found[names] = array.astype(np.int64)
-        totals = {int(table.sum()) for table in found.values()}
+            arrays[names] = array.astype(np.int64)
+        totals = {int(table.sum()) for table in arrays.values()}
         if len(totals) != 1:
-            raise DataError(f"{len(found)} tables have {len(totals)} different sums; count the same records in each")
-        return cls(schema=schema, tables=found, records=totals.pop())
+            raise DataError(f"{len(arrays)} tables have {len(totals)} different sums; count the same records in each")
+        return cls(schema=schema, tables=arrays, records=totals.pop())
 
     @property
     def rows_in(self) -> int:
-        """Rows read: counted ones, refused ones, and those beyond the cap of their person."""
+        """Number of rows read: counted, refused, and beyond the cap of their person."""
         return self.records + self.rows_refused + self.rows_over_cap
 
     def __getitem__(self, names: Names) -> np.ndarray:
@@ -135,7 +154,7 @@ class Counts(Mapping[Names, np.ndarray]):
     def __len__(self) -> int:
         return len(self.tables)
 
-    # The comparison of mappings would ask arrays for one truth value.
+    # the comparison of mappings needs a truth value of arrays, which raises
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -143,29 +162,34 @@ class Counts(Mapping[Names, np.ndarray]):
         return f"<Counts: {len(self)} tables on {len(self.schema)} attributes>"
 
     def __add__(self, other: Counts) -> Counts:
-        """Counts of two disjoint parts of the records; see `sum`."""
+        """Add the counts of two disjoint parts of the records; see `sum`."""
         return Counts.sum([self, other]) if isinstance(other, Counts) else NotImplemented
 
     @classmethod
     def sum(cls, parts: Iterable[Counts], *, split_by_person: bool = False) -> Counts:
-        """Counts of disjoint parts of the records, each counted in the same way.
+        """Add the counts of disjoint parts of the records.
 
-        Args:
-            parts: one or more; they are taken one by one, so a generator holds two of them in memory.
-            split_by_person: declares that no person has rows in two parts.  Without that nothing would keep to the cap
-                of rows per person, and capped parts are refused.
+        Parameters
+        ----------
+        parts : counts with equal schema, tables and cap. They are read one at a time, so a generator
+            needs memory for two of them.
+        split_by_person : declares that no person has rows in two parts. Parts with a cap on rows per
+            person can only be added with this declaration.
 
-        Raises: DataError when schemas, tables or caps differ, or a part is there twice.
+        Raises
+        ------
+        DataError
+            There is no part, schemas, tables or caps differ, or a part occurs twice.
         """
-        found: Counts | None = None
+        total: Counts | None = None
         for part in parts:
             instance("part", part, Counts, give="Counts, as count_marginals returns them", error=DataError)
-            found = part if found is None else found._plus(part, split_by_person=split_by_person)
-        if found is None:
-            raise DataError("no counts were given to add; give the counts of at least one part")
-        return found
+            total = part if total is None else total._add_part(part, split_by_person=split_by_person)
+        if total is None:
+            raise DataError("there are no counts to add; give the counts of at least one part")
+        return total
 
-    def _plus(self, other: Counts, *, split_by_person: bool) -> Counts:
+    def _add_part(self, other: Counts, *, split_by_person: bool) -> Counts:
         if self.schema != other.schema or self.tables.keys() != other.tables.keys():
             raise DataError("these counts have different schemas or tables; count both parts in the same way")
         if self.cap != other.cap:
@@ -175,14 +199,14 @@ class Counts(Mapping[Names, np.ndarray]):
                 "a cap of rows per person holds for the parts alone; count all rows of a person together, or declare "
                 "that no person has rows in two parts (split_by_person=True)"
             )
-        if self.records + other.records > MOST_RECORDS:
+        if self.records + other.records > MAX_RECORDS:
             raise DataError("these counts add up to more records than 64 bits can hold; correct them")
-        one, two = self, other
+        left, right = self, other
         if self.shards or other.shards:
-            one, two = self.as_shard(), other.as_shard()
-            if again := set(one.shards) & set(two.shards):
+            left, right = self.as_shard(), other.as_shard()
+            if repeated := set(left.shards) & set(right.shards):
                 raise DataError(
-                    f"{len(again)} of these parts is there twice, by name or by all its numbers. Give each once; "
+                    f"{len(repeated)} of these parts is there twice, by name or by all its numbers. Give each once; "
                     "if two parts really have the same numbers, give each a name when it is counted"
                 )
         refused: dict[str, dict[str, int]] = {}
@@ -200,56 +224,60 @@ class Counts(Mapping[Names, np.ndarray]):
             rows_over_cap=self.rows_over_cap + other.rows_over_cap,
             people_over_cap=self.people_over_cap + other.people_over_cap,
             doubts=tuple(dict.fromkeys(self.doubts + other.doubts)),
-            shards=one.shards + two.shards,
+            shards=left.shards + right.shards,
         )
 
     def as_shard(self, name: str = "") -> Counts:
-        """The same counts with an id, of the name or, without one, of all numbers; those with ids keep them.
+        """Return the same counts with an id, derived from the name or, without one, from all numbers.
 
-        Parts without any row have none: to add them twice changes nothing.
+        Counts with an id are returned unchanged. Counts without any row get none, because adding
+        them twice changes nothing.
         """
         if not name and (self.shards or not self.rows_in):
             return self
         if self.shards:
             raise DataError(f"these counts have an id already, and cannot be named {shown(name)}; name what is counted")
         numbers = [self.records, self.rows_refused, self.rows_over_cap]
-        found = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)
-        found.update(json.dumps(name or numbers).encode())
+        digest = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)
+        digest.update(json.dumps(name or numbers).encode())
         for names in [] if name else sorted(self.tables):
-            found.update(json.dumps(names).encode() + np.ascontiguousarray(self.tables[names], "<i8").tobytes())
-        return replace(self, shards=(found.hexdigest(),))
+            digest.update(json.dumps(names).encode() + np.ascontiguousarray(self.tables[names], "<i8").tobytes())
+        return replace(self, shards=(digest.hexdigest(),))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the counts to a new file that only its owner may read; see `records.counts_file` for its form.
+        """Write the counts to a new file that only its owner may read; see `records.counts` for its format.
 
-        The file holds the exact private numbers.  Raises: DataError when it is there already or cannot be written.
+        The file holds the exact private numbers.
+
+        Raises
+        ------
+        DataError
+            The file exists already or cannot be written.
         """
-
         save_counts(self, path)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Counts:
-        """Return the counts in a file that `save` wrote.  Raises: DataError when it is none, or is damaged."""
-
+        """Return the counts in a file that `save` wrote; raise DataError if it is damaged."""
         return load_counts(path)
 
 
 def schema_digest(schema: Schema) -> str:
-    """Digest of a public schema, in hexadecimal: the same for equal schemas."""
+    """Return the SHA-256 of a public schema in hexadecimal; equal schemas have equal digests."""
     text = json.dumps(schema.to_dict(), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def note(refused: dict[str, dict[str, int]], column: str, reason: str, rows: int) -> None:
-    """Add rows to the refused ones of a column and a reason."""
+    """Add a number of rows to the refused rows of a column and reason."""
     reasons = refused.setdefault(column, {})
     reasons[reason] = reasons.get(reason, 0) + rows
 
 
-FORMAT, COUNTS_ENDING = "counts/1", ".counts"
-MOST_BYTES = 64_000_000_000  # of all tables in a file
-MOST_HEAD = 100_000_000
-NUMBERS = ("records", "rows_refused", "rows_over_cap", "people_over_cap")
+FILE_FORMAT, COUNTS_ENDING = "counts/1", ".counts"
+MAX_TABLE_BYTES = 64_000_000_000  # all tables in a file together
+MAX_HEADER_BYTES = 100_000_000
+ROW_COUNT_FIELDS = ("records", "rows_refused", "rows_over_cap", "people_over_cap")
 
 
 def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
@@ -257,7 +285,7 @@ def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
     instance("file", path, (str, os.PathLike), give="its path", error=DataError)
     counts = counts.as_shard()
     head = {
-        "format": FORMAT,
+        "format": FILE_FORMAT,
         "schema": counts.schema.to_dict(),
         "schema_digest": schema_digest(counts.schema),
         "sets": list(counts),
@@ -266,10 +294,10 @@ def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
         "cap": counts.cap,
         "doubts": counts.doubts,
         "shards": counts.shards,
-    } | {name: getattr(counts, name) for name in NUMBERS}
+    } | {name: getattr(counts, name) for name in ROW_COUNT_FIELDS}
     with (
         fresh_file(path, "counts", error=DataError, mode=0o600) as file,
-        # most cells of many tables are empty, and the bytes have to travel
+        # most cells of large tables are empty, and the file is sent to another machine
         zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
     ):
         archive.writestr("counts.json", json.dumps(head, ensure_ascii=False))
@@ -284,46 +312,51 @@ def load_counts(path: str | os.PathLike[str]) -> Counts:
     what = f"the file of counts {shown(Path(path).name)}"
     try:
         with open_zip(path, what, error=DataError, plain_names=False, max_members=math.inf) as archive:
-            return _read(archive, what)
+            return _read_counts(archive, what)
     except EngineError:
         raise
     except FileNotFoundError:
-        problem = f"there is no file {shown(Path(path).name)} at the path given; check the path"
+        problem = f"there is no file {shown(Path(path).name)} at this path; check the path"
     except PermissionError:
-        problem = f"{what} belongs to somebody else, and you may not read it; ask its owner"
+        problem = f"{what} belongs to another user, and you may not read it; ask its owner for access"
     except MemoryError:
         problem = f"{what} needs more memory than there is; merge smaller files"
-    except Exception:  # whatever a damaged file makes a reader stumble over
-        problem = f"{what} is damaged, or is none; write it again with 'count'"
+    except Exception:  # a damaged file can raise any exception in the reader
+        problem = f"{what} is damaged, or is no file of counts; write it again with 'count'"
     raise DataError(problem)
 
 
 def read_counts(data: Any) -> Any:
-    """Return the counts in a file whose name ends as those of counts do; any other data as they are."""
+    """Return the counts in a .counts file; return any other data unchanged."""
     if isinstance(data, (str, Path)) and Path(data).suffix.lower() == COUNTS_ENDING:
         return load_counts(data)
     return data
 
 
-def _read(archive: zipfile.ZipFile, what: str) -> Counts:
-    head = parse_json(read_member(archive, "counts.json", MOST_HEAD))
-    if head["format"] != FORMAT:
-        raise DataError(f"{what} has a format that this program does not know; update it, or count again")
+def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
+    head = parse_json(read_member(archive, "counts.json", MAX_HEADER_BYTES))
+    if head["format"] != FILE_FORMAT:
+        raise DataError(f"{what} has a format that this version does not support; update the program, or count again")
     schema = Schema.from_dict(head["schema"])
     if head["schema_digest"] != schema_digest(schema):
         raise DataError(f"{what} has another schema than it was counted with; write it again with 'count'")
     sets = asked_sets(schema, head["sets"])
-    if (size := 8 * sum(schema.cells(names) for names in sets)) > MOST_BYTES:
-        raise LimitExceeded(f"{what} holds {size:.3g} bytes, more than {MOST_BYTES:.3g}; count fewer or smaller tables")
-    fields = {name: _whole(head[name]) for name in NUMBERS}
-    people, cap = (None if head[name] is None else _whole(head[name]) for name in ("people", "cap"))
+    if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:
+        raise LimitExceeded(
+            f"{what} holds {size:.3g} bytes, more than {MAX_TABLE_BYTES:.3g}; count fewer or smaller tables"
+        )
+    fields = {name: _checked_row_count(head[name]) for name in ROW_COUNT_FIELDS}
+    people, cap = (None if head[name] is None else _checked_row_count(head[name]) for name in ("people", "cap"))
     if (people is None) != (cap is None) or (cap is None and (fields["rows_over_cap"] or fields["people_over_cap"])):
         raise ValueError("persons without a cap, or the other way round")
-    tables = dict(_tables(archive, schema, sets, fields["records"], what))
+    tables = dict(_read_tables(archive, schema, sets, fields["records"], what))
     return Counts(
         schema=schema,
         tables=tables,
-        refused={str(c): {str(r): _whole(n) for r, n in found.items()} for c, found in head["refused"].items()},
+        refused={
+            str(c): {str(r): _checked_row_count(n) for r, n in reasons.items()}
+            for c, reasons in head["refused"].items()
+        },
         people=people,
         cap=cap,
         doubts=tuple(map(str, head["doubts"])),
@@ -332,15 +365,15 @@ def _read(archive: zipfile.ZipFile, what: str) -> Counts:
     )
 
 
-def _tables(
+def _read_tables(
     archive: zipfile.ZipFile, schema: Schema, sets: list[Names], records: int, what: str
 ) -> Iterator[tuple[Names, np.ndarray]]:
-    """The tables, all of the same records: sums and the tables on single attributes agree."""
+    """Yield the tables; raise DataError unless their sums and one-way margins agree."""
     single: dict[str, np.ndarray] = {}
     for i, names in enumerate(sets):
-        table = _array(archive, f"tables/{i}.npy", schema.sizes(names))
+        table = _read_table(archive, f"tables/{i}.npy", schema.sizes(names))
         margins = {name: table.sum(axis=tuple(a for a in range(table.ndim) if a != k)) for k, name in enumerate(names)}
-        agree = all((single.setdefault(name, found) == found).all() for name, found in margins.items())
+        agree = all((single.setdefault(name, margin) == margin).all() for name, margin in margins.items())
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
             raise DataError(
                 f"the table on {listed(names)} in {what} is not of the same records as the others; count again"
@@ -348,15 +381,15 @@ def _tables(
         yield names, table
 
 
-def _array(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
+def _read_table(archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]) -> np.ndarray:
     content = read_member(archive, name, 8 * math.prod(shape) + 1024)
-    found = array_header(io.BytesIO(content))
-    if found != (shape, found[1], np.dtype("<i8")) or (found[1] and len(shape) > 1):
+    header = array_header(io.BytesIO(content))
+    if header != (shape, header[1], np.dtype("<i8")) or (header[1] and len(shape) > 1):
         raise ValueError("an array of another type or shape")
     return read_array(content, kinds="i", shape=shape)
 
 
-def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value <= MOST_RECORDS:
+def _checked_row_count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MAX_RECORDS:
         raise ValueError("no number of rows")
     return value

@@ -1,4 +1,4 @@
-"""DataFrames of Dask, counted a partition at a time by its workers, and added up there."""
+"""Counts of Dask DataFrames: the workers count every partition and add the counts."""
 
 from __future__ import annotations
 
@@ -15,117 +15,134 @@ from engine.records.batches import check_columns, needed, tried
 from engine.records.counts import Counts
 from engine.records.database import POLL_INTERVAL_S
 
-WHAT, TEXT = "the Dask frame", "counting on the workers"
-TOGETHER = 64  # partitions that are counted at once; each may hold its tables in memory
-_LOST = ("killed", "cancelled", "commclosed", "timeout", "connection")  # in kinds of errors of a cluster
+DASK_FRAME, COUNTING_TEXT = "the Dask frame", "counting on the workers"
+TOGETHER = 64  # partitions counted concurrently; each may hold its tables in memory
+_LOST_WORKER_ERRORS = (
+    "killed",
+    "cancelled",
+    "commclosed",
+    "timeout",
+    "connection",
+)  # parts of the names of error types of a cluster
 
 
 def is_dask_frame(data: Any) -> bool:
-    """Whether data are a DataFrame of Dask."""
+    """Whether data is a Dask DataFrame."""
     return hasattr(data, "npartitions") and hasattr(data, "get_partition") and hasattr(data, "dtypes")
 
 
 def count_partitions(
     data: Any, names: Sequence[str], count: Callable[[Any], Counts], progress: Progress | None
 ) -> Counts:
-    """The counts of all partitions, each taken from its columns by `count` where it is; only sums travel.
+    """Return the sum of the counts of all partitions; only sums leave the workers.
 
-    Progress is told after each task here; on a cluster after each partition, and again and again while it works.
+    Parameters
+    ----------
+    names : columns that `count` needs.
+    count : function that counts one partition.
+    progress : called after each task; on a cluster also at regular intervals.
 
-    Raises: DataError when a partition cannot be read, or the workers were lost or lack this library.
+    Raises
+    ------
+    DataError
+        A partition cannot be read, or workers were lost or lack this library.
     """
-    dask = needed("dask", WHAT)
+    dask = needed("dask", DASK_FRAME)
     check_columns(list(data.columns), names)
-    heard, parts = listener(progress), tried(lambda: data[list(names)].to_delayed(), WHAT)
-    found: Counts | None = None
+    listen, parts = listener(progress), tried(lambda: data[list(names)].to_delayed(), DASK_FRAME)
+    counts: Counts | None = None
     for start in range(0, len(parts), TOGETHER):
-        waiting = leaves = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
-        while len(waiting) > 1:  # two and two, so that no worker holds the tables of many
-            waiting = [dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(waiting)]
+        sums = tasks = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
+        while len(sums) > 1:  # pairwise, so that no worker holds many tables
+            sums = [dask.delayed(add)(*pair) if len(pair) == 2 else pair[0] for pair in _pairs(sums)]
         stop = min(start + TOGETHER, len(parts))
-        told = None if heard is None else partial(_tell, heard, start / len(parts), stop / len(parts))
-        if told is None or (cluster := _cluster(dask)) is None:
-            own = _computed(dask, waiting[0], told and partial(_after, told))
+        report_share = None if listen is None else partial(_report_share, listen, start / len(parts), stop / len(parts))
+        if report_share is None or (cluster := _cluster_client(dask)) is None:
+            part_counts = _compute_locally(dask, sums[0], report_share and partial(_report_task, report_share))
         else:
-            own = _gathered(cluster, leaves, waiting[0], told)
-        found = own if found is None else found + own
-        if heard is not None:
-            heard(stop / len(parts), TEXT)
-    assert found is not None  # a frame has a partition, if an empty one
-    return found
+            part_counts = _compute_on_cluster(cluster, tasks, sums[0], report_share)
+        counts = part_counts if counts is None else counts + part_counts
+        if listen is not None:
+            listen(stop / len(parts), COUNTING_TEXT)
+    assert counts is not None  # every Dask frame has at least one partition
+    return counts
 
 
-def _computed(dask: Any, waiting: Any, told: Callable[..., None] | None) -> Counts:
-    """What tasks come to; an error of who hears of each stops them, and is raised as it is."""
+def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None] | None) -> Counts:
+    """Compute a task graph in this process; an exception of the listener stops it and is raised."""
     raised: list[Exception] = []
 
-    def after(*task: Any) -> None:
+    def after(*args: Any) -> None:
         try:
-            if told is not None:
-                told(*task)
+            if report_task is not None:
+                report_task(*args)
         except Exception as error:
             raised.append(error)
             raise
 
     try:
         with dask.callbacks.Callback(posttask=after):
-            found: Counts = tried(waiting.compute, WHAT, _explained)
+            counts: Counts = tried(task_graph.compute, DASK_FRAME, _explain_error)
     except EngineError:
         if raised:
             raise raised[0] from None
         raise
-    return found
+    return counts
 
 
-def _cluster(dask: Any) -> Any:
-    """The client of a cluster that computes what is asked here, if one does and may be waited for."""
+def _cluster_client(dask: Any) -> Any:
+    """Return the synchronous client of the default scheduler, or None without a cluster."""
     client = getattr(dask.base.get_scheduler(), "__self__", None)
     return client if hasattr(client, "gather") and not getattr(client, "asynchronous", True) else None
 
 
-def _gathered(client: Any, leaves: Sequence[Any], whole: Any, told: Callable[[float], object]) -> Counts:
-    """What tasks come to on a cluster; who hears of each is asked while they run, and lets go of them by an error."""
-    wait: Any = needed("distributed", WHAT).wait
+def _compute_on_cluster(
+    client: Any, tasks: Sequence[Any], total: Any, report_share: Callable[[float], object]
+) -> Counts:
+    """Compute the sum of tasks on a cluster; an exception of the listener cancels them."""
+    wait: Any = needed("distributed", DASK_FRAME).wait
 
-    # their results go from a worker as soon as they are added up, for nobody here asks for them
-    *waiting, result = tried(lambda: client.compute([*leaves, whole]), WHAT, _explained)
+    # a worker releases the result of a task once it is added, because no future here requests it
+    *futures, result = tried(lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error)
 
-    def some_time() -> None:
-        with suppress(TimeoutError, CancelledError):  # what the cluster let go of says so below
-            wait([*waiting, result], timeout=POLL_INTERVAL_S, return_when="FIRST_COMPLETED")
+    def wait_briefly() -> None:
+        with suppress(TimeoutError, CancelledError):  # result.result() below reports cancelled tasks
+            wait([*futures, result], timeout=POLL_INTERVAL_S, return_when="FIRST_COMPLETED")
 
     try:
         while not result.done():
-            tried(some_time, WHAT, _explained)
-            waiting = [future for future in waiting if not future.done()]
-            if not result.done():  # tasks that were lost have ended, too
-                told(1.0 - len(waiting) / len(leaves))
-        found: Counts = tried(result.result, WHAT, _explained)
+            tried(wait_briefly, DASK_FRAME, _explain_error)
+            futures = [future for future in futures if not future.done()]
+            if not result.done():  # lost tasks count as done, too
+                report_share(1.0 - len(futures) / len(tasks))
+        counts: Counts = tried(result.result, DASK_FRAME, _explain_error)
     except BaseException:
-        with suppress(Exception):  # they may be gone with their cluster
-            client.cancel([*waiting, result])
+        with suppress(Exception):  # the cluster may have ended
+            client.cancel([*futures, result])
         raise
-    return found
+    return counts
 
 
-def _tell(heard: Listener, low: float, high: float, share: float) -> None:
-    """Tell what share of some tasks is done, between two fractions."""
-    heard(low + (high - low) * min(1.0, share), TEXT)
+def _report_share(listen: Listener, low: float, high: float, share: float) -> None:
+    """Report the finished share of a batch of tasks as a fraction between `low` and `high`."""
+    listen(low + (high - low) * min(1.0, share), COUNTING_TEXT)
 
 
-def _after(told: Callable[[float], object], _key: Any, _result: Any, tasks: Any, state: Any, _by: Any) -> None:
-    told(len(state["finished"]) / len(tasks))
+def _report_task(
+    report_share: Callable[[float], object], _key: Any, _result: Any, tasks: Any, state: Any, _by: Any
+) -> None:
+    report_share(len(state["finished"]) / len(tasks))
 
 
 def _pairs(parts: Sequence[Any]) -> list[Sequence[Any]]:
     return [parts[i : i + 2] for i in range(0, len(parts), 2)]
 
 
-def _explained(error: Exception) -> str:
-    """What is wrong, from the kind of an error alone: its text may hold values."""
+def _explain_error(error: Exception) -> str:
+    """Describe an error by its types alone, because its text may contain values of records."""
     if isinstance(error, ImportError):
         return "the workers of Dask lack this library or another one that it needs: install it there, in one version"
     kinds = " ".join(kind.__name__.lower() for kind in type(error).__mro__)
-    if any(word in kinds for word in _LOST):
+    if any(word in kinds for word in _LOST_WORKER_ERRORS):
         return "the workers of Dask were lost before the counts were complete; ask again"
     return ""

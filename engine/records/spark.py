@@ -1,6 +1,7 @@
-"""DataFrames of Spark as tables of Ibis, and what Spark answers, without pandas in between.
+"""Spark DataFrames as Ibis tables, with results read without pandas.
 
-Ibis brings answers of Spark through pandas, which has no whole numbers beside missing ones: large ones would change.
+Ibis converts results of Spark through pandas, which turns integer columns with missing values into
+floats and so changes large integers. This module reads results as Arrow tables instead.
 """
 
 from __future__ import annotations
@@ -16,86 +17,91 @@ import pyarrow as pa
 from engine.records.batches import Batch, guarded, needed, tried
 from engine.records.encoding import is_scalar
 
-WHAT = "the Spark session"
-SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")  # that Ibis changes, and that matter not here
-MOST_CAUSES = 20  # of an error, each the cause of the one before
-ENDED = ("SparkContext was shut down", "stopped SparkContext")  # what is running then fails before Python knows of it
-NOT_FOUND = ("not_found", "not_exist", "unresolved", "type_mismatch")  # in conditions of errors, which Spark documents
+SPARK_SESSION = "the Spark session"
+# session settings that Ibis changes; they are restored after counting
+CHANGED_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")
+MAX_CAUSES = 20  # length of the chain of causes of an error
+SHUTDOWN_MESSAGES = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+)  # the JVM context ends before Python is notified
+# parts of Spark's documented error conditions
+NOT_FOUND = ("not_found", "not_exist", "unresolved", "type_mismatch")
 
 
 def is_spark_frame(data: Any) -> bool:
-    """Whether data are a DataFrame of Spark."""
+    """Whether data is a Spark DataFrame."""
     return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "sparkSession")
 
 
 def is_spark_table(data: Any) -> bool:
-    """Whether data are a table of Ibis that Spark holds."""
+    """Whether data is an Ibis table with a Spark backend."""
     return hasattr(data, "get_backend") and bool(data.get_backend().name == "pyspark")
 
 
 @contextmanager
 def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any]:
-    """A DataFrame of Spark as a table of Ibis while it is counted; the session is left as it was."""
-    ibis, session = needed("ibis", WHAT), frame.sparkSession
+    """Yield a Spark DataFrame as an Ibis table; afterwards restore the settings of the session."""
+    ibis, session = needed("ibis", SPARK_SESSION), frame.sparkSession
     name = ibis.util.gen_name("records")
-    before = tried(lambda: {key: session.conf.get(key, None) for key in SETTINGS}, WHAT, explain)
+    before = tried(lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS}, SPARK_SESSION, explain)
     try:
-        yield tried(lambda: _viewed(ibis, frame, name), WHAT, explain)
+        yield tried(lambda: _temporary_view(ibis, frame, name), SPARK_SESSION, explain)
     finally:
-        with suppress(Exception):  # nothing is left of a session that has ended
+        with suppress(Exception):  # the session may have ended
             session.catalog.dropTempView(name)
             for key, value in before.items():
                 session.conf.set(key, value) if value is not None else session.conf.unset(key)
 
 
-def _viewed(ibis: Any, frame: Any, name: str) -> Any:
+def _temporary_view(ibis: Any, frame: Any, name: str) -> Any:
     connection = ibis.pyspark.connect(frame.sparkSession)
     frame.createTempView(name)
     return connection.table(name)
 
 
 def spark_answer(expression: Any) -> pa.Table:
-    """What Spark answers to a question, as an Arrow table."""
+    """Return the result of a query on a Spark backend as an Arrow table."""
     backend = expression.get_backend()
     return backend.raw_sql(backend.compile(expression)).toArrow()
 
 
 def spark_kinds(error: Exception) -> str:
-    """What Spark says of an error in names of its own, which hold no values."""
+    """Return the Spark error conditions of an exception; unlike messages, they contain no values."""
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(error, AttributeError):
         return ""
-    if needed("pyspark.sql", WHAT).SparkSession.getActiveSession() is None:
+    if needed("pyspark.sql", SPARK_SESSION).SparkSession.getActiveSession() is None:
         return "closed"
-    found: list[str] = []
+    conditions: list[str] = []
     cause: Any = getattr(error, "java_exception", error)
-    while cause is not None and len(found) < MOST_CAUSES:
+    while cause is not None and len(conditions) < MAX_CAUSES:
         name = ""
-        with suppress(Exception):  # what is not of Spark's own has no condition
+        with suppress(Exception):  # only Spark's exceptions have a condition
             name = cause.getCondition() or ""
         with suppress(Exception):
-            if "AccessControl" in cause.getClass().getName():  # of the file system below
+            if "AccessControl" in cause.getClass().getName():  # an error of the file system
                 name = "permission"
         with suppress(Exception):
-            if any(words in cause.getMessage() for words in ENDED):
+            if any(words in cause.getMessage() for words in SHUTDOWN_MESSAGES):
                 name = "closed"
-        found.append(name.lower())
+        conditions.append(name.lower())
         cause = cause.getCause() if hasattr(cause, "getCause") else None
-    return " ".join(found)
+    return " ".join(conditions)
 
 
 def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The rows of a table that Spark holds, a partition at a time."""
-    backend, kinds = table.get_backend(), table.schema().to_pyarrow()
-    some = table.select(list(names) or table.columns[:1])
-    frame = tried(lambda: backend.raw_sql(backend.compile(some)), WHAT)
-    # Ibis has one type for times with a zone and without; Spark gives the first in the zone of this machine
+    """Yield the rows of an Ibis table on Spark, one partition at a time."""
+    backend, types = table.get_backend(), table.schema().to_pyarrow()
+    selection = table.select(list(names) or table.columns[:1])
+    frame = tried(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
+    # Ibis maps times with and without a zone to one type; Spark returns zoned times in local time
     zoned = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
-    source = guarded(tried(frame.toLocalIterator, WHAT), WHAT)
-    while part := list(islice(source, rows)):
-        columns = dict(zip(some.columns, zip(*part, strict=True), strict=True))
+    source = guarded(tried(frame.toLocalIterator, SPARK_SESSION), SPARK_SESSION)
+    while rows_of_batch := list(islice(source, rows)):
+        columns = dict(zip(selection.columns, zip(*rows_of_batch, strict=True), strict=True))
         columns |= {name: tuple(map(_in_utc, columns[name])) for name in zoned & columns.keys()}
-        arrays = (_array(columns[name], kinds.field(name).type) for name in names)
-        yield Batch(columns=tuple(arrays), rows=len(part), fraction=None)
+        arrays = (_array(columns[name], types.field(name).type) for name in names)
+        yield Batch(columns=tuple(arrays), rows=len(rows_of_batch), fraction=None)
 
 
 def _in_utc(moment: datetime.datetime | None) -> datetime.datetime | None:
