@@ -147,7 +147,7 @@ def single_groups_text(made: Plan, even: Plan | None = None) -> str:
     """Return a sentence that compares a tuned plan with uniform centers, in total and by group.
 
     The sentence is empty for plans that are not tuned.  ``even`` is the plan with uniform centers;
-    by default it is computed here, which takes less time than the tuning.
+    by default it is computed here.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget

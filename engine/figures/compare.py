@@ -125,25 +125,25 @@ class _RelativeErrors:
         return " ".join([*sentences, f"Over {MAX_NAMED_RATIO:g} times: {len(large)}."] if large else sentences)
 
 
-def _relative_errors(found: Comparison) -> _RelativeErrors:
-    successful = found.frame[found.frame["status"] == "ok"]
+def _relative_errors(comparison: Comparison) -> _RelativeErrors:
+    successful = comparison.frame[comparison.frame["status"] == "ok"]
     labels = [str(label) for label in successful["mechanism"]]
     gaps = dict(zip(labels, map(float, successful["gap"]), strict=True))
     rmses = dict(zip(labels, map(float, successful["rmse"]), strict=True))
     # The bound is on the weighted RMSE; the plain RMSE is shown if the two agree.
-    sizes = {label: found.bound * (1.0 + gaps[label]) for label in labels} if found.bound > 0 else rmses
+    sizes = {label: comparison.bound * (1.0 + gaps[label]) for label in labels} if comparison.bound > 0 else rmses
     if all(
         not sizes[mechanism] < math.inf or abs(sizes[mechanism] / rmses[mechanism] - 1.0) < 1e-6 for mechanism in labels
     ):
         sizes = rmses
     smallest = min(sizes.values(), default=1.0)
-    over = {label: 1.0 + gaps[label] if found.bound > 0 else sizes[label] / smallest for label in labels}
+    over = {label: 1.0 + gaps[label] if comparison.bound > 0 else sizes[label] / smallest for label in labels}
     order = sorted(labels, key=over.__getitem__)
     limit = max(
         MAX_DRAWN_RATIO,
         MAX_NAMED_RATIO * min(over.values(), default=1.0) if min(over.values(), default=1.0) > MAX_DRAWN_RATIO else 0.0,
     )
-    axis = "times the bound" if found.bound > 0 else "times the best of these"
+    axis = "times the bound" if comparison.bound > 0 else "times the best of these"
     return _RelativeErrors(
         near=tuple(label for label in order if over[label] <= limit),
         far=tuple(label for label in order if not over[label] <= limit),

@@ -1,4 +1,4 @@
-"""Numbers and figures of the lessons."""
+"""Worked examples and figures of the lessons."""
 
 from engine.lessons.examples import group_questions, left_text
 from engine.lessons.figures import (

@@ -1,53 +1,40 @@
-"""Worked examples of the lessons, in numbers.
+"""Worked examples of the lessons.
 
-What is done to noisy counts afterwards: negative ones put up to zero, and cells put together.
+All examples are small enough to be checked by hand: tables of at most a few hundred cells, with
+invented counts.  Decompositions and plans are computed by the engine.
 
-Closed forms for a count t with normal noise of standard deviation s, a = t / s:
+Clipping negative counts (`clipped`)
+    For a count t with normal noise of standard deviation s and a = t / s,
 
-    mean of max(t + noise, 0)             t Phi(a) + s phi(a)
-    mean square of max(t + noise, 0) - t  s^2 (Phi(a) - a phi(a)) + t^2 Phi(-a)
+        E max(t + noise, 0)           = t Phi(a) + s phi(a)
+        E (max(t + noise, 0) - t)^2   = s^2 (Phi(a) - a phi(a)) + t^2 Phi(-a)
 
-The counts are invented: many cells with little or nothing in them, as with incomes.
+    The counts are sparse, as in a table of incomes.
+Tuned centers (`centered`)
+    A center defines how a query on several attributes passes its total to lower-order tables.  The
+    paper uses equal centers; tuned centers are optimized for the workload.  The gap to the lower
+    bound limits any further improvement.
+Strategies for one attribute (`contest`)
+    Every strategy is a matrix on n cells, scaled to privacy cost 1, with least squares estimates:
+    identity (cells), hierarchical (nodes of a binary tree), wavelet (the total, and for every node
+    the left half minus the right half), Fourier (the best of all strategies of weighted waves) and
+    the certified optimum.
 
-Tuned centers and the proof: the split of the paper, the tuned one, and what no mechanism can go below.
-
-A center says how a query on several attributes passes its total down to smaller tables.  Equal centers are the split of
-the paper; tuned ones are searched for.  What is left above the bound is an upper limit on what anybody could still win.
-
-Strategies for one small attribute side by side, and the bounds that no strategy can beat.
-
-Every strategy is written out as rows on n cells and scaled to privacy cost 1; the errors are those of least squares.
-
-    identity       every cell
-    hierarchical   every node of the binary tree over the cells
-    wavelet        the total, and left half minus right half of every node
-    Fourier        waves, each as strong as the workload asks for; the best of all strategies made of waves
-    optimal        the certified optimum
-
-A weight mu >= 0 on every cell proves a bound: no strategy of privacy cost 1 has a squared error, summed over the
-queries, below (tr (W diag(mu) W^T)^(1/2))^2 / sum(mu).  Equal weights give the singular value bound.
-
-Source: Li and Miklau, section 3.2 (singular value bound); Xiao, Wang and Gehrke (wavelet); Hay et al. (hierarchical);
-Weighted Fourier Factorizations; the weighted bound is our own, see `engine.residuals.dual_solver`.
-
-The unit of privacy: what a budget promises to a person with many rows, and what a cap on rows costs.
-
-The number of visits per patient is invented.  A cap of c rows a person keeps c of the rows of those who have more: the
-total loses the others, which no noise brings back, and the noise must hide c rows instead of all.
-
-The numbers of the lessons: small examples that the engine works out in full, so that a reader can check each one.
-
-Everything here is small enough to look at as a whole: tables of at most a few hundred cells, written out cell by cell.
-Pieces and plans come from the engine itself; nothing is typed in.
-
-Source: QuerySmasher, section 6.2 and figures 1 and 2 (pieces); Xiao, Wang, Zhang and Kifer 2022 (coarse or fine).
-
-An attack on a small table: exact answers give every person away, noisy ones do not.
-
-Sixteen invented persons each said yes or no in confidence.  The attacker knows who they are, not what they said, and
-reads how many of certain groups of eight said yes.  With exact answers that is a system of linear equations.
-
-Source: Dinur and Nissim 2003 (reconstruction); the groups are the rows of Sylvester's Hadamard matrix.
+    Weights mu >= 0 on the cells prove a bound: no strategy of privacy cost 1 has a total squared
+    error below (tr (W diag(mu) W^T)^(1/2))^2 / sum(mu).  Equal weights give the singular value bound.
+    Sources: Li and Miklau, section 3.2 (singular value bound); Xiao, Wang and Gehrke (wavelet); Hay
+    et al. (hierarchical); Weighted Fourier Factorizations.  For the weighted bound see
+    `engine.residuals.dual_solver`.
+Contribution bounding (`caps_table`)
+    A cap of c rows per person discards the excess rows, which biases the total, and scales the noise
+    to c rows instead of to the maximum.
+Decomposition of queries (`smash`) and the common mechanism (`two_analyses`)
+    Sources: QuerySmasher, section 6.2 and figures 1 and 2; Xiao, Wang, Zhang and Kifer 2022.
+Reconstruction attack (`reconstruct_replies`)
+    Sixteen invented persons each have a confidential reply, yes or no.  The attacker knows the
+    persons and the published number of yes replies in groups of eight.  Exact answers form a system
+    of linear equations whose solution is the replies.  Source: Dinur and Nissim 2003; the groups are
+    the rows of Sylvester's Hadamard matrix.
 """
 
 from __future__ import annotations
@@ -79,19 +66,19 @@ from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 
 SPARSE = (0, 2, 9, 24, 41, 38, 22, 13, 8, 5, 3, 2, 1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)
-WIDTHS = (1, 2, 4, 8)  # cells put together
+WIDTHS = (1, 2, 4, 8)  # cells per bin
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clipped:
-    """Expected values of a table before and after negative counts are put up to zero.
+    """Expected values and errors of a table whose negative noisy counts are clipped to zero.
 
     Attributes
     ----------
-    counts : the true counts, shape (bins,).
-    std : standard error of a measured count, in counts.
-    means : expected published counts when negative ones become 0, shape (bins,).
-    errors : root mean squared error of each of them, shape (bins,).
+    counts : true counts, shape (bins,).
+    std : standard error of a noisy count, in counts.
+    means : expected clipped counts, shape (bins,).
+    errors : root mean squared errors of the clipped counts, shape (bins,).
     """
 
     counts: Array
@@ -101,39 +88,41 @@ class Clipped:
 
     @property
     def bias(self) -> float:
-        """Expected error of the sum of all published counts, in counts; without clipping it is 0."""
+        """Bias of the sum of all clipped counts, in counts."""
         return float(np.sum(self.means - self.counts))
 
     @property
     def std_of_sum(self) -> float:
-        """Standard error of the sum of the measured counts, nothing put up to zero."""
+        """Standard error of the sum of the noisy counts without clipping."""
         return self.std * math.sqrt(len(self.counts))
 
     @property
     def rmse(self) -> float:
-        """Root mean squared error of a cell after clipping; before it is the standard error."""
+        """Root mean squared error of a cell after clipping."""
         return float(np.sqrt(np.mean(self.errors**2)))
 
 
 def clipped(counts: npt.ArrayLike, std: float) -> Clipped:
-    """Return what clipping at zero does to counts, shape (bins,), with normal noise of standard deviation ``std``.
+    """Return the effect of clipping at zero on counts, shape (bins,), with normal noise.
 
-    Raises: PlanError unless ``std`` is positive.
+    Raises
+    ------
+    PlanError : ``std``, the standard deviation of the noise, is not positive.
 
     >>> round(clipped([0.0], 1.0).bias, 4), round(clipped([50.0], 1.0).bias, 4)
     (0.3989, 0.0)
     """
     positive("std", std, error=PlanError)
-    true = np.asarray(counts, dtype=float)
-    a = true / std
-    upper, density = scipy.special.ndtr(a), np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
-    means = true * upper + std * density
-    squares = std**2 * (upper - a * density) + true**2 * scipy.special.ndtr(-a)
-    return Clipped(counts=true, std=float(std), means=means, errors=np.sqrt(squares))
+    true_counts = np.asarray(counts, dtype=float)
+    a = true_counts / std
+    cdf, density = scipy.special.ndtr(a), np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
+    means = true_counts * cdf + std * density
+    mean_squares = std**2 * (cdf - a * density) + true_counts**2 * scipy.special.ndtr(-a)
+    return Clipped(counts=true_counts, std=float(std), means=means, errors=np.sqrt(mean_squares))
 
 
 def binned(width: int) -> Array:
-    """Return the invented counts with ``width`` neighbouring cells put together, shape (cells / width,).
+    """Return the invented counts in bins of ``width`` adjacent cells, shape (cells / width,).
 
     >>> binned(8).tolist()
     [149.0, 21.0, 1.0, 1.0]
@@ -145,18 +134,18 @@ def binned(width: int) -> Array:
 
 NAMES = ("age", "income", "hours", "children")
 ASKED = ("prefix", "range")
-CELLS = (4, 10, 12)  # of four attributes: a strategy for all cells is found for few, and centers for many
+CELLS = (4, 10, 12)  # cells per attribute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Centered:
-    """Two plans of one workload at one budget, and a bound for all mechanisms.
+    """Two plans of one workload at one budget, and a lower bound for all matrix mechanisms.
 
     Attributes
     ----------
-    equal, tuned : the plans.
-    bound : weighted RMSE, in counts, that no matrix mechanism goes below.
-    how : how the bound was found, in words.
+    equal, tuned : plans with equal and with tuned centers.
+    bound : lower bound on the weighted RMSE, in counts.
+    how : method that computed the bound, as text.
     """
 
     equal: Plan
@@ -166,45 +155,51 @@ class Centered:
 
     @property
     def won(self) -> float:
-        """Share of the error that tuning takes away."""
+        """Relative reduction of the error by tuning."""
         return 1.0 - self.tuned.weighted_rmse / self.equal.weighted_rmse
 
     @property
     def left(self) -> float:
-        """Weighted RMSE of the tuned plan over the bound, minus 1."""
+        """Relative excess of the weighted RMSE of the tuned plan over the bound."""
         return max(self.tuned.weighted_rmse / self.bound - 1.0, 0.0)
 
     def centers(self) -> dict[str, Array]:
-        """Return the tuned center of every attribute, shape (n,) with sum 1; equal ones are 1 / n."""
-        schema, found = self.tuned.workload.schema, self.tuned.split.centers
-        return {name: found.get(name, np.full(schema[name].size, 1.0 / schema[name].size)) for name in schema.names}
+        """Return the center of every attribute in the tuned plan, shape (n,), with sum 1."""
+        schema, tuned_centers = self.tuned.workload.schema, self.tuned.split.centers
+        return {
+            name: tuned_centers.get(name, np.full(schema[name].size, 1.0 / schema[name].size)) for name in schema.names
+        }
 
 
 def pairs_workload(asked: str, cells: int) -> Workload:
     """Return queries of one family on all pairs of four attributes with the same number of cells.
 
-    Raises: PlanError for a family or a number of cells that the lesson does not have.
+    Raises
+    ------
+    PlanError : the lesson does not include the family or the number of cells.
     """
     one_of("asked", asked, ASKED, error=PlanError)
     if cells not in CELLS:
         raise PlanError(f"The number of cells was {cells!r}. Give one of {CELLS}.")
     workload = Workload(Schema([Attribute.of_size(name, cells) for name in NAMES]))
-    for i, one in enumerate(NAMES):
-        for other in NAMES[i + 1 :]:
-            workload = workload.add((one, other), asked)
+    for i, first in enumerate(NAMES):
+        for second in NAMES[i + 1 :]:
+            workload = workload.add((first, second), asked)
     return workload
 
 
 def centered(workload: Workload, budget: Budget) -> Centered:
-    """Plan a workload with equal and with tuned centers, and bound what anybody could reach.
+    """Plan a workload with equal and with tuned centers, and compute a lower bound.
 
-    Raises: what `plan` raises; LimitExceeded where no bound can be searched in short time.
+    Raises
+    ------
+    LimitExceeded : a bound would take too long to compute.
 
-    >>> found = centered(pairs_workload("prefix", 4), Budget(pcost=1.0))
-    >>> found.bound <= found.tuned.weighted_rmse < found.equal.weighted_rmse
+    >>> result = centered(pairs_workload("prefix", 4), Budget(pcost=1.0))
+    >>> result.bound <= result.tuned.weighted_rmse < result.equal.weighted_rmse
     True
     """
-    equal, tuned = (plan(workload, budget, centers=kind) for kind in ("uniform", "tuned"))
+    equal, tuned = (plan(workload, budget, centers=centers) for centers in ("uniform", "tuned"))
     bound = mechanism_bound(workload, budget.law)
     return Centered(equal=equal, tuned=tuned, bound=bound.rmse(tuned), how=bound.how)
 
@@ -216,16 +211,16 @@ def centered_pairs(asked: str, cells: int) -> Centered:
 
 
 def left_text(found: Centered) -> str:
-    """What is left above the bound, and what it can come from, in words (Markdown)."""
-    won = f"Tuning took **{found.won:.2%}** off the error."
+    """Return a Markdown text about the remaining gap to the bound and its possible causes."""
+    gain_text = f"Tuning took **{found.won:.2%}** off the error."
     if found.left < 1e-4:
-        return f"{won} **Plan and bound meet**: nobody can do better, whatever they measure."
-    apart = len(found.tuned.blocks)
+        return f"{gain_text} **Plan and bound meet**: nobody can do better, whatever they measure."
+    n_tables = len(found.tuned.blocks)
     return (
-        f"{won} **{found.left:.2%}** is left above the bound. Part of it may be the **plan**: it measures {apart} "
-        "tables with noise of their own, while the best mechanism could tie all of them together. Part of it may be "
-        f"the **bound**: it was found by {found.how}, and better weights might prove more. Which part is which, nobody "
-        "knows; no mechanism can win more than both."
+        f"{gain_text} **{found.left:.2%}** is left above the bound. Part of it may be the **plan**: it measures "
+        f"{n_tables} tables with noise of their own, while the best mechanism could tie all of them together. Part "
+        f"of it may be the **bound**: it was found by {found.how}, and better weights might prove more. Which part is "
+        "which, nobody knows; no mechanism can win more than both."
     )
 
 
@@ -239,8 +234,8 @@ class Tried:
 
     Attributes
     ----------
-    name : of the strategy.
-    rows : what is measured, shape (measurements, n); the largest column norm is 1.
+    name : name of the strategy.
+    rows : strategy matrix, shape (measurements, n); the largest column norm is 1.
     errors : standard error of every query, shape (queries,), in counts.
     """
 
@@ -256,14 +251,14 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Contest:
-    """All strategies on one workload, and what can be proved about every other one.
+    """All strategies on one workload, and a lower bound for every strategy.
 
     Attributes
     ----------
-    asked : the query family.
-    cells : n.
-    tried : the strategies; the optimal one last.
-    weights : weights of the cells that prove the best bound, shape (n,), with sum 1.
+    asked : query family.
+    cells : number of cells n.
+    tried : results of the strategies; the optimal strategy is last.
+    weights : cell weights that give the best bound, shape (n,), with sum 1.
     """
 
     asked: Family
@@ -277,9 +272,9 @@ class Contest:
         return self.asked.count((self.cells,))
 
     def bound(self, share: float = 1.0) -> float:
-        """Return an RMSE, in counts, that no strategy can beat.
+        """Return a lower bound on the RMSE of every strategy, in counts.
 
-        ``share`` mixes the weights: 0 takes equal ones, which is the singular value bound, 1 the best ones.
+        ``share`` interpolates the weights from equal (0, the singular value bound) to optimal (1).
         """
         mass = (1.0 - share) / self.cells + share * self.weights
         return math.sqrt(_problem(self.asked.name, self.cells).bound(mass) / self.queries)
@@ -287,18 +282,20 @@ class Contest:
 
 @lru_cache(maxsize=32)
 def contest(name: str, cells: int) -> Contest:
-    """Let all strategies answer one family of queries on some cells at privacy cost 1.
+    """Evaluate all strategies on one query family at privacy cost 1.
 
-    Raises: PlanError for a family or a number of cells that the lessons do not have.
+    Raises
+    ------
+    PlanError : the lessons do not include the family or the number of cells.
 
-    >>> found = contest("range", 8)
-    >>> {t.name: round(t.rmse, 3) for t in found.tried}["Identity"], found.tried[-1].rmse / found.bound() - 1 < 1e-6
+    >>> result = contest("range", 8)
+    >>> round(result.tried[0].rmse, 3), result.tried[-1].rmse / result.bound() - 1 < 1e-6
     (1.826, True)
     """
     if name not in FAMILIES or cells not in SIZES:
         raise PlanError(f"The lessons have the families {FAMILIES} on {SIZES} cells, not {name!r} on {cells!r}.")
-    asked, problem = family(name), _problem(name, cells)
-    queries, gram = asked.rows((cells,)), asked.gram((cells,))
+    query_family, problem = family(name), _problem(name, cells)
+    queries, gram = query_family.rows((cells,)), query_family.gram((cells,))
     mass, status = problem.maximise(Options(gap=1e-9))
     optimum = problem.solution(mass, status).strategy.rows
     strategies: dict[str, Callable[[], Array]] = {
@@ -308,12 +305,12 @@ def contest(name: str, cells: int) -> Contest:
         "Fourier": lambda: fourier_rows(gram),
         "Optimal": lambda: optimum,
     }
-    tried = tuple(_try(label, rows(), queries) for label, rows in strategies.items())
-    return Contest(asked=asked, cells=cells, tried=tried, weights=mass / mass.sum())
+    tried = tuple(_evaluated(label, rows(), queries) for label, rows in strategies.items())
+    return Contest(asked=query_family, cells=cells, tried=tried, weights=mass / mass.sum())
 
 
 def tree_rows(cells: int) -> Array:
-    """Return the nodes of a binary tree over the cells, a power of 2, from the root down, shape (2 n - 1, n).
+    """Return the binary tree strategy, from the root down, shape (2 n - 1, n); n is a power of 2.
 
     >>> tree_rows(2)
     array([[1., 1.],
@@ -325,39 +322,48 @@ def tree_rows(cells: int) -> Array:
 
 
 def wavelet_rows(cells: int) -> Array:
-    """Return the Haar wavelet of the cells, a power of 2, shape (n, n): the total, then left minus right halves.
+    """Return the Haar wavelet strategy, shape (n, n): the total, then left minus right halves.
+
+    The number of cells is a power of 2.
 
     >>> wavelet_rows(2)
     array([[ 1.,  1.],
            [ 1., -1.]])
     """
-    out = [np.ones((1, cells))]
+    blocks = [np.ones((1, cells))]
     for k in range(cells.bit_length() - 1):
         nodes, half = np.eye(2**k), cells >> (k + 1)
-        out.append(np.repeat(nodes, 2 * half, axis=1) * np.tile(np.repeat([1.0, -1.0], half), 2**k))
-    return np.concatenate(out)
+        blocks.append(np.repeat(nodes, 2 * half, axis=1) * np.tile(np.repeat([1.0, -1.0], half), 2**k))
+    return np.concatenate(blocks)
 
 
 def fourier_rows(gram: Array) -> Array:
-    """Return real waves on a circle, as strong as a Gram, shape (n, n), asks for; shape (waves asked for, n).
+    """Return the optimal strategy of real Fourier waves for a workload Gram matrix, shape (waves, n).
 
-    Guarantee: the best strategy among those with eigenvectors exp(2 pi i k c / n).  Source: Weighted Fourier
-    Factorizations: strength of wave k is the fourth root of f_k^* G f_k.
+    Parameters
+    ----------
+    gram : workload Gram matrix G, shape (n, n).
+
+    Notes
+    -----
+    Guarantee: optimal among the strategies whose Gram matrices have eigenvectors
+    exp(2 pi i k c / n).  The amplitude of wave k is the fourth root of f_k^* G f_k.  Waves with zero
+    amplitude are omitted.  Source: Weighted Fourier Factorizations.
     """
     n = len(gram)
     waves = np.fft.fft(np.eye(n)) / math.sqrt(n)
-    asked = np.einsum("kc,cd,kd->k", waves.conj(), gram, waves).real
+    energies = np.einsum("kc,cd,kd->k", waves.conj(), gram, waves).real
     rows = []
     for k in range(n // 2 + 1):
-        strength = max(float(asked[k]), 0.0) ** 0.25
-        if strength**4 > 1e-12 * asked.max():
-            both = 1.0 if k in (0, n / 2) else math.sqrt(2.0)
-            rows += [both * strength * waves[k].real]
-            rows += [both * strength * waves[k].imag] if both > 1.0 else []
+        strength = max(float(energies[k]), 0.0) ** 0.25
+        if strength**4 > 1e-12 * energies.max():
+            scale = 1.0 if k in (0, n / 2) else math.sqrt(2.0)
+            rows += [scale * strength * waves[k].real]
+            rows += [scale * strength * waves[k].imag] if scale > 1.0 else []
     return np.array(rows)
 
 
-def _try(name: str, rows: Array, queries: Array) -> Tried:
+def _evaluated(name: str, rows: Array, queries: Array) -> Tried:
     scaled = rows / math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
     variances = np.diag(LinearMechanism(scaled).covariance(queries))
     return Tried(name=name, rows=scaled, errors=np.sqrt(variances))
@@ -375,12 +381,12 @@ CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]
 
 
 def rows_in_all() -> int:
-    """Number of rows of all persons together."""
+    """Return the total number of rows."""
     return sum(rows * persons for rows, persons in VISITS.items())
 
 
 def of_a_person(budget: Budget, rows: int) -> Budget:
-    """Return what a budget that is meant for one row promises to a person with several, when noise stays as it is.
+    """Return the budget for a person with several rows, if the noise is calibrated for one row.
 
     >>> of_a_person(Budget(pcost=1.0), 3).pcost
     9.0
@@ -390,18 +396,19 @@ def of_a_person(budget: Budget, rows: int) -> Budget:
 
 
 def caps_table(budget: Budget) -> pd.DataFrame:
-    """Return one row a cap: rows lost, standard error of the total, and the root of both squared, all in counts.
+    """Return one row per cap: cap, rows lost, standard error and error of the total, in counts.
 
-    Columns: cap, rows lost, standard error, error.  Every cap costs the budget, as a promise to a whole person.
+    The error is the root of the sum of squared bias and variance.  Every cap spends the same budget
+    per person.
 
     >>> caps_table(Budget(pcost=1.0)).iloc[0].tolist()[:3]
     [1.0, 701.0, 1.0]
     """
     rows = []
     for cap in CAPS:
-        lost = sum((many - cap) * persons for many, persons in VISITS.items() if many > cap)
+        rows_lost = sum((n_rows - cap) * persons for n_rows, persons in VISITS.items() if n_rows > cap)
         noise = cap / math.sqrt(budget.row_pcost)
-        rows.append((cap, lost, noise, math.hypot(lost, noise)))
+        rows.append((cap, rows_lost, noise, math.hypot(rows_lost, noise)))
     return pd.DataFrame(rows, columns=CAP_COLUMNS)
 
 
@@ -411,21 +418,21 @@ def best_cap(budget: Budget) -> int:
     return CAPS[int(table["error"].argmin())]
 
 
-GRID = 1024  # noise of the outcomes is a whole number of these parts of a count
-MOST_CELLS = 512
+NOISE_GRID_STEPS = 1024  # grid steps per count
+MAX_CELLS = 512
 MEANING_COLUMNS = ["term", "value", "in words"]
 INVENTED = {"0-9": 41, "10-19": 52, "20-29": 88, "30-39": 97, "40-49": 74, "50-59": 63, "60-69": 35, "70+": 12}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class QueryPiece:
-    """What a query asks of one set of attributes beyond all smaller sets.
+    """Component of a query in one residual space.
 
     Attributes
     ----------
-    attributes : the set; empty for the total.
-    table : its coefficients, one axis per attribute of the set.
-    spread : the same as a query on the whole table, shape (n_1, ..., n_k).
+    attributes : attributes of the residual space; empty for the total.
+    table : coefficients, one axis per attribute.
+    spread : the same component as a query on the full table, shape (n_1, ..., n_k).
     """
 
     attributes: Space
@@ -434,36 +441,36 @@ class QueryPiece:
 
     @property
     def name(self) -> str:
-        """The set in words."""
+        """Text of the attribute set."""
         return " × ".join(self.attributes) or "total"
 
     @property
     def cost(self) -> float:
-        """Privacy cost (pcost) of answering the piece alone with noise of standard deviation 1."""
+        """Privacy cost (pcost) of the component alone, with noise of standard deviation 1."""
         return float(np.max(self.spread**2))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Smashed:
-    """A query, shape (n_1, ..., n_k), and its pieces from the total to the full set."""
+    """A query, shape (n_1, ..., n_k), and its components from the total to the full attribute set."""
 
     schema: Schema
     query: Array
     pieces: tuple[QueryPiece, ...]
 
     def added(self, count: int | None = None) -> Array:
-        """Return the sum of the first ``count`` pieces, of all when left out, shape (n_1, ..., n_k)."""
+        """Return the sum of the first ``count`` pieces, by default of all, shape (n_1, ..., n_k)."""
         return np.asarray(np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0))
 
     @property
     def misfit(self) -> float:
-        """Largest difference between the query and the sum of its pieces; rounding only."""
+        """Largest difference between the query and the sum of its pieces, due to rounding."""
         return float(np.max(np.abs(self.added() - self.query)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Overlaps:
-    """Cosines between queries of several tables, shape (queries, queries), with a label and a table for each."""
+    """Cosines between queries, shape (queries, queries), with the label and the table of each query."""
 
     labels: tuple[str, ...]
     tables: tuple[str, ...]
@@ -471,20 +478,20 @@ class Overlaps:
 
     @property
     def largest(self) -> float:
-        """Largest size of a cosine between queries of two different tables."""
+        """Largest absolute cosine between queries of different tables."""
         names = np.array(self.tables)
         return float(np.max(np.abs(self.cosines)[names[:, None] != names[None, :]], initial=0.0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Neighbours:
-    """What a release shows about one person: densities of a noisy count without and with that person.
+    """Densities of a noisy count for two neighbouring data sets, without and with one person.
 
     Attributes
     ----------
     values : noisy counts, relative to the count without the person.
     without, with_one : densities at the values.
-    guess : share of right guesses that no way of guessing can beat, half of all persons being in.
+    guess : largest probability of a correct guess, for a prior probability of 1/2.
     """
 
     values: Array
@@ -495,7 +502,7 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TwoAnalyses:
-    """A coarse and a fine analysis, and their common mechanism with its residuals."""
+    """A coarse and a fine analysis, and their common mechanism."""
 
     coarse: LinearMechanism
     fine: LinearMechanism
@@ -503,30 +510,36 @@ class TwoAnalyses:
 
     @property
     def separate(self) -> float:
-        """Privacy cost of a look as exact as the shared one of which nothing is used again."""
+        """Privacy cost of a separate look with the noise of the shared one, without reuse."""
         return self.shared.common.pcost
 
     def spends(self) -> pd.DataFrame:
-        """Return one row a path: its name, what the look, the rest and all of it cost in pcost."""
+        """Return one row per path: name, and pcost of the look, of the rest and in total."""
         rows = []
         for number, name in enumerate(("coarse", "fine")):
-            look, rest = self.shared.spends[number]
-            rows.append((f"shared look, then {name}", look, rest, look + rest))
-            whole = (self.coarse, self.fine)[number].pcost
-            rows.append((f"separate look, then {name}", self.separate, whole, self.separate + whole))
+            look, residual = self.shared.spends[number]
+            rows.append((f"shared look, then {name}", look, residual, look + residual))
+            full_cost = (self.coarse, self.fine)[number].pcost
+            rows.append((f"separate look, then {name}", self.separate, full_cost, self.separate + full_cost))
         return pd.DataFrame(rows, columns=["path", "look", "rest", "all"])
 
 
 def smash(schema: Schema, query: npt.ArrayLike) -> Smashed:
-    """Split a query on all attributes of a small schema into one piece for every set of attributes.
+    """Decompose a query on all attributes of a small schema into its components in residual spaces.
 
-    Guarantee: the pieces add up to the query, to rounding, and pieces of different sets are orthogonal.
-    Raises: WorkloadError unless the query is a table of finite numbers of the schema's shape with an entry that is
-    not 0.  Source: QuerySmasher, equation 3.
+    Raises
+    ------
+    WorkloadError : the query is not a table of finite numbers in the shape of the schema, is too
+        large, or is 0 everywhere.
+
+    Notes
+    -----
+    Guarantee: the pieces sum to the query, up to rounding, and are pairwise orthogonal.  Source:
+    QuerySmasher, equation 3.
 
     >>> schema = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
-    >>> found = smash(schema, [[0, 1, 1], [0, 0, 1]])
-    >>> [(p.name, p.table.round(3).tolist()) for p in found.pieces][:2], found.misfit < 1e-12
+    >>> result = smash(schema, [[0, 1, 1], [0, 0, 1]])
+    >>> [(p.name, p.table.round(3).tolist()) for p in result.pieces][:2], result.misfit < 1e-12
     ([('total', 0.5), ('reply', [0.167, -0.167])], True)
     """
     sizes = schema.sizes(schema.names)
@@ -534,62 +547,63 @@ def smash(schema: Schema, query: npt.ArrayLike) -> Smashed:
         table = np.asarray(query, dtype=float)
     except (TypeError, ValueError):
         table = np.full((), np.nan)
-    if table.shape != sizes or not np.isfinite(table).all() or not table.any() or table.size > MOST_CELLS:
+    if table.shape != sizes or not np.isfinite(table).all() or not table.any() or table.size > MAX_CELLS:
         raise WorkloadError(
-            f"The query must be a table of numbers of shape {sizes}, at most {MOST_CELLS}, that are not all 0. "
+            f"The query must be a table of numbers of shape {sizes}, at most {MAX_CELLS}, that are not all 0. "
             "Choose at least one cell."
         )
     pieces = tuple(
-        QueryPiece(attributes=space, table=own[0], spread=spread[0])
-        for space, (own, spread) in _pieces(schema, table.reshape(1, -1)).items()
+        QueryPiece(attributes=space, table=coefficients[0], spread=spread[0])
+        for space, (coefficients, spread) in _pieces_by_space(schema, table.reshape(1, -1)).items()
     )
     return Smashed(schema=schema, query=table, pieces=pieces)
 
 
 def overlaps(schema: Schema, *, split: bool) -> Overlaps:
-    """Return how much the cells of all tables of a schema overlap, as they are or (``split``) as residual spaces.
+    """Return the cosines between the cells of all marginals of a schema.
+
+    With ``split`` the cells are projected to the residual space of their marginal.
 
     >>> pair = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
     >>> round(overlaps(pair, split=False).largest, 3), round(overlaps(pair, split=True).largest, 3)
     (0.707, 0.0)
     """
-    if schema.size > MOST_CELLS:
-        raise WorkloadError(f"The table has {schema.size:,} cells; at most {MOST_CELLS} are drawn. Take fewer.")
+    if schema.size > MAX_CELLS:
+        raise WorkloadError(f"The table has {schema.size:,} cells; at most {MAX_CELLS} are drawn. Take fewer.")
     labels: list[str] = []
     tables: list[str] = []
-    found: list[Array] = []
+    query_rows: list[Array] = []
     for space in subsets(schema.names):
         rows = table_rows(schema, space)
-        found.append(_pieces(schema, rows)[space][1].reshape(rows.shape) if split else rows)
+        query_rows.append(_pieces_by_space(schema, rows)[space][1].reshape(rows.shape) if split else rows)
         cells = itertools.product(*([schema[name].label(i) for i in range(schema[name].size)] for name in space))
         labels += [" ".join(cell) or "all" for cell in cells]
         tables += [" × ".join(space) or "total"] * len(rows)
-    unit = np.concatenate(found)
-    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
-    return Overlaps(labels=tuple(labels), tables=tuple(tables), cosines=unit @ unit.T)
+    unit_rows = np.concatenate(query_rows)
+    unit_rows = unit_rows / np.linalg.norm(unit_rows, axis=1, keepdims=True)
+    return Overlaps(labels=tuple(labels), tables=tuple(tables), cosines=unit_rows @ unit_rows.T)
 
 
 def outcomes(counts: Sequence[int], budget: Budget, draws: int) -> Array:
-    """Draw releases of a histogram that could come out, shape (draws, cells), in counts; each would cost the budget.
+    """Draw possible releases of a histogram, shape (draws, cells), in counts, each at the budget.
 
-    The noise is the exact discrete Gaussian on a grid of 1/1024 count, drawn with the operating system's entropy.
-    These counts are invented; a release of records goes through `engine.release.measure` and its ledger.
+    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of the
+    operating system.  The counts are invented; `engine.release.measure` releases real records.
 
     >>> outcomes([5, 7], Budget(pcost=1.0), 3).shape
     (3, 2)
     """
-    # one record is in one cell, so that noise of variance 1 / pcost is what the budget asks for
-    variance = Fraction(GRID) ** 2 / Fraction(budget.pcost)
+    # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost.
+    variance = Fraction(NOISE_GRID_STEPS) ** 2 / Fraction(budget.pcost)
     noise = discrete_gaussian(variance=variance, size=draws * len(counts)).reshape(draws, len(counts))
-    return np.asarray(counts, dtype=float) + noise / GRID
+    return np.asarray(counts, dtype=float) + noise / NOISE_GRID_STEPS
 
 
 def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbours:
-    """Return the laws of one noisy count for two tables that differ in one person, and how well one can tell them.
+    """Return the densities of one noisy count for two data sets that differ in one person.
 
-    The noise is that of the budget for one row; ``rows`` is how many rows of that count are the person's.
-
-    Source: Dong, Roth and Su 2019: no test beats a shift of mu between normal laws.
+    The noise is calibrated for one row; ``rows`` is the number of rows of the person in the count.
+    Source: Dong, Roth and Su 2019 (testing between two normal distributions shifted by mu).
 
     >>> round(neighbours(Budget(pcost=1.0)).guess, 3)
     0.691
@@ -605,26 +619,30 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
 
 
 def meanings(budget: Budget, delta: float = 1e-6) -> pd.DataFrame:
-    """Return a budget in every unit with what it says in words: columns term, value, in words."""
+    """Return a budget in every unit, with explanations: columns term, value, in words."""
     epsilon = budget.epsilon(delta)
-    mean = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
+    mu_text = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
     rows = [
         ("pcost", budget.pcost, "the square of the largest shift one person can cause, in units of the noise"),
         ("rho (zCDP)", budget.rho, "half of pcost; releases add up"),
-        ("mu (Gaussian DP)", budget.mu, mean),
+        ("mu (Gaussian DP)", budget.mu, mu_text),
         (
             f"epsilon at delta {delta:g}",
             epsilon,
-            f"but for {delta:g}, no output gets more than {_times(epsilon)} times as likely",
+            f"but for {delta:g}, no output gets more than {_factor_text(epsilon)} times as likely",
         ),
     ]
-    return pd.DataFrame([(term, cost(value), words) for term, value, words in rows], columns=MEANING_COLUMNS)
+    return pd.DataFrame([(term, cost(value), meaning) for term, value, meaning in rows], columns=MEANING_COLUMNS)
 
 
 def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnalyses:
-    """Return all 1-way tables and all ``fine_ways``-way tables of some yes-or-no attributes, each at the budget.
+    """Return the analyses of all 1-way and of all ``fine_ways``-way marginals of binary attributes.
 
-    Raises: PlanError unless 1 < fine_ways <= attributes <= 7.
+    Each analysis costs the budget.
+
+    Raises
+    ------
+    PlanError : not 1 < fine_ways <= attributes <= 7.
 
     >>> two_analyses(7, fine_ways=2, budget=Budget(pcost=1.0)).shared.saved
     0.75
@@ -646,34 +664,34 @@ def two_analyses(attributes: int, *, fine_ways: int, budget: Budget) -> TwoAnaly
 
 
 def yes_or_no(attributes: int) -> Schema:
-    """Return a schema of attributes with the answers yes and no."""
+    """Return a schema of attributes with the values yes and no."""
     return Schema([Attribute.categorical(f"question {i + 1}", ["yes", "no"]) for i in range(attributes)])
 
 
 def table_rows(schema: Schema, space: Space) -> Array:
-    """Return the cells of the table on some attributes as queries on the whole table, shape (cells, all cells)."""
+    """Return the cells of a marginal as queries on the full table, shape (cells, all cells)."""
     sizes = schema.sizes(schema.names)
     shape = [n if name in space else 1 for name, n in zip(schema.names, sizes, strict=True)]
     k = math.prod(shape)
     return np.broadcast_to(np.eye(k).reshape(k, *shape), (k, *sizes)).reshape(k, -1)
 
 
-def _pieces(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
-    """Return for every set the pieces of some query rows: own tables (k, ...) and spread (k, n_1, ..., n_d)."""
+def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
+    """Return the pieces of query rows by space: coefficients (k, ...) and spread (k, n_1, ..., n_d)."""
     names, sizes = schema.names, schema.sizes(schema.names)
-    out = {}
+    pieces = {}
     for space in subsets(names):
-        inside = tuple(i for i, name in enumerate(names) if name in space)
-        own_sizes = tuple(sizes[i] for i in inside)
-        classes = class_rows(rows, sizes, inside)
-        own = Lift(own_sizes).rows(classes)
-        shape = [n if i in inside else 1 for i, n in enumerate(sizes)]
-        spread = np.broadcast_to(own.reshape(len(rows), *shape), (len(rows), *sizes))
-        out[space] = (own.reshape(len(rows), *own_sizes), spread)
-    return out
+        axes = tuple(i for i, name in enumerate(names) if name in space)
+        piece_sizes = tuple(sizes[i] for i in axes)
+        classes = class_rows(rows, sizes, axes)
+        coefficients = Lift(piece_sizes).rows(classes)
+        shape = [n if i in axes else 1 for i, n in enumerate(sizes)]
+        spread = np.broadcast_to(coefficients.reshape(len(rows), *shape), (len(rows), *sizes))
+        pieces[space] = (coefficients.reshape(len(rows), *piece_sizes), spread)
+    return pieces
 
 
-def _times(epsilon: float) -> str:
+def _factor_text(epsilon: float) -> str:
     factor = math.exp(min(epsilon, 700.0))
     return f"{factor:,.2f}" if factor < 10 else f"{factor:,.0f}" if factor < 1e6 else f"{factor:.1e}"
 
@@ -684,12 +702,12 @@ PERSONS = len(SECRETS)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Attack:
-    """What an attacker makes of answers.
+    """Result of a reconstruction attack.
 
     Attributes
     ----------
-    answers : the published numbers, shape (questions,), in counts.
-    estimate : best guess of what every person said by least squares, shape (persons,); 1 is yes.
+    answers : published answers, shape (questions,), in counts.
+    estimate : least squares estimate of every reply, shape (persons,); 1 is yes.
     """
 
     answers: Array
@@ -697,19 +715,21 @@ class Attack:
 
     @property
     def guesses(self) -> tuple[int, ...]:
-        """What the attacker takes every person to have said."""
+        """Reconstructed reply of every person, 0 or 1."""
         return tuple(int(value > 0.5 + 1e-9) for value in self.estimate)
 
     @property
     def right(self) -> int:
-        """Number of persons whose reply the attacker has right."""
+        """Number of correctly reconstructed replies."""
         return sum(guess == secret for guess, secret in zip(self.guesses, SECRETS, strict=True))
 
 
 def group_questions(count: int) -> Array:
-    """Return which persons the first ``count`` questions are about, shape (count, persons), 0 or 1.
+    """Return the query matrix of the first ``count`` questions, shape (count, persons), 0 or 1.
 
-    Raises: PlanError unless 1 <= count <= 16.
+    Raises
+    ------
+    PlanError : not 1 <= count <= 16.
 
     >>> group_questions(16).sum(axis=1).astype(int).tolist()[:3], int(np.linalg.matrix_rank(group_questions(16)))
     ([16, 8, 8], 16)
@@ -721,36 +741,39 @@ def group_questions(count: int) -> Array:
 def spread_of_answers(count: int, budget: Budget) -> float:
     """Return the standard error, in counts, of each of ``count`` answers that together cost the budget.
 
-    One person more among those who said yes moves every question that the person belongs to by one.
+    One additional yes changes the answer of every question about that person by 1.
     """
-    return float(np.sqrt(_questions_of_one(count) / budget.row_pcost))
+    return float(np.sqrt(_max_questions_per_person(count) / budget.row_pcost))
 
 
 def answers_given(count: int, budget: Budget | None = None) -> Array:
-    """Return what is published, shape (count,), in counts: the truth, or with a budget a fresh noisy release of it.
+    """Return the published answers, shape (count,), in counts: exact, or noisy if a budget is set.
 
-    The noise is the exact discrete Gaussian on a grid of 1/1024 count, drawn with the operating system's entropy.
+    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of the
+    operating system.
     """
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:
         return np.asarray(truth)
-    variance = Fraction(GRID) ** 2 * _questions_of_one(count) / Fraction(budget.row_pcost)
-    return np.asarray(truth + discrete_gaussian(variance=variance, size=count) / GRID)
+    variance = Fraction(NOISE_GRID_STEPS) ** 2 * _max_questions_per_person(count) / Fraction(budget.row_pcost)
+    return np.asarray(truth + discrete_gaussian(variance=variance, size=count) / NOISE_GRID_STEPS)
 
 
 def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
-    """Attack published answers, shape (questions,), by least squares, nearest to half yes, half no.
+    """Reconstruct the replies from published answers, shape (questions,), by least squares.
+
+    The minimum-norm correction to the prior 1/2 is used if there are fewer questions than persons.
 
     >>> reconstruct_replies(answers_given(16)).right
     16
     """
-    given = np.asarray(answers, dtype=float)
-    asked = group_questions(len(given))
-    middle = np.full(PERSONS, 0.5)
-    found = middle + scipy.linalg.lstsq(asked, given - asked @ middle)[0]
-    return Attack(answers=given, estimate=found)
+    answer_vector = np.asarray(answers, dtype=float)
+    questions = group_questions(len(answer_vector))
+    prior = np.full(PERSONS, 0.5)
+    estimate = prior + scipy.linalg.lstsq(questions, answer_vector - questions @ prior)[0]
+    return Attack(answers=answer_vector, estimate=estimate)
 
 
-def _questions_of_one(count: int) -> int:
-    """Most questions that one person belongs to: the square of how far one reply moves all answers together."""
+def _max_questions_per_person(count: int) -> int:
+    """Return the largest number of questions about one person: the squared L2 sensitivity."""
     return int(group_questions(count).sum(axis=0).max())

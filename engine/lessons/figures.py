@@ -1,10 +1,7 @@
 """Figures of the lessons.
 
-Pictures of the lessons as pure functions: each returns a figure with its table, its caption and its alt text.
-
-Pictures of strategies: what is measured, the error of every range, and who comes closest to the bound.
-
-Pictures of the attack, of persons with many rows, of clipped tables and of tuned centers.
+Every function takes a result of `engine.lessons.examples` and returns a `Picture`: a figure with its
+table, note and alternative text.
 """
 
 from __future__ import annotations
@@ -43,14 +40,14 @@ from engine.lessons.examples import (
 from engine.privacy import Budget
 from engine.workload import Schema
 
-PANELS = 3  # pictures side by side
-SIGNED = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white is zero
-DARK = -0.1  # Cividis from -1 to 1 is dark up to here
+PANELS_PER_ROW = 3
+DIVERGING_SCALE = [[0.0, ORANGE], [0.5, "#ffffff"], [1.0, BLUE]]  # white at 0
+DARK_BELOW = -0.1  # Cividis on [-1, 1] needs white text below this value
 
 
-@lru_cache(maxsize=512)  # a picture says the same few numbers in many cells
+@lru_cache(maxsize=512)  # the same few values occur in many cells
 def fraction(value: float, parts: int) -> str:
-    """Text of a number that is a whole number of parts.
+    """Return a multiple of 1 / ``parts`` as the text of a fraction.
 
     >>> fraction(-1 / 6, 6), fraction(1e-17, 6), fraction(2.0, 6)
     ('−1/6', '0', '2')
@@ -59,18 +56,18 @@ def fraction(value: float, parts: int) -> str:
 
 
 def smashed_picture(found: Smashed, pieces: int) -> Picture:
-    """Show a query on two attributes, its first pieces, and what they add up to, all as small tables."""
-    shown, added = found.pieces[:pieces], found.added(pieces)
+    """Return small tables of a query on two attributes, its first pieces and their sum."""
+    shown, partial_sum = found.pieces[:pieces], found.added(pieces)
     panels = [("the query", found.query, found.schema.names)]
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
-    panels += [("pieces so far, added up", added, found.schema.names)] if pieces else []
-    rows = -(-len(panels) // PANELS)
-    sizes, drawn = dict(zip(found.schema.names, found.query.shape, strict=True)), []
-    layout = deepcopy(_places(tuple(html.escape(title) for title, _, _ in panels), rows))
+    panels += [("pieces so far, added up", partial_sum, found.schema.names)] if pieces else []
+    rows = -(-len(panels) // PANELS_PER_ROW)
+    sizes, traces = dict(zip(found.schema.names, found.query.shape, strict=True)), []
+    layout = deepcopy(_panel_layout(tuple(html.escape(title) for title, _, _ in panels), rows))
     for number, (title, table, names) in enumerate(panels):
-        place = {axis: f"{axis[0]}{_numbered(number)}" for axis in ("xaxis", "yaxis")}
-        down, across = (n if name in names else 1 for name, n in sizes.items())
-        grid = np.reshape(table, (down, across))
+        trace_axes = {axis: f"{axis[0]}{_axis_suffix(number)}" for axis in ("xaxis", "yaxis")}
+        n_rows, n_columns = (n if name in names else 1 for name, n in sizes.items())
+        grid = np.reshape(table, (n_rows, n_columns))
         texts = [fraction(v, found.query.size) for v in grid.ravel()]
         row, column = np.indices(grid.shape).reshape(2, -1)
         heat = {"type": "heatmap", "z": grid, "colorscale": "Cividis", "zmin": -1, "zmax": 1, "showscale": False}
@@ -80,64 +77,67 @@ def smashed_picture(found: Smashed, pieces: int) -> Picture:
             "y": row,
             "text": texts,
             "mode": "text",
-            # black or white, whichever stands out from the colour of the cell
-            "textfont": {"size": 16, "color": ["black" if v > DARK else "white" for v in grid.ravel()]},
+            # Black or white, for contrast with the color of the cell.
+            "textfont": {"size": 16, "color": ["black" if v > DARK_BELOW else "white" for v in grid.ravel()]},
             "hovertemplate": f"{html.escape(title)}<br>%{{text}}<extra></extra>",
             "showlegend": False,
         }
-        drawn += [heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | place, numbers | place]
+        traces += [heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | trace_axes, numbers | trace_axes]
         for axis, name, n in zip(("yaxis", "xaxis"), sizes, sizes.values(), strict=True):
-            labels = _cells(found.schema, name) if name in names else []
-            # every panel has room for the whole table, so that cells have one size
+            labels = _cell_labels(found.schema, name) if name in names else []
+            # Every panel has the extent of the full table, so all cells have the same size.
             extent = [n - 0.5, -0.5] if axis == "yaxis" else [-0.5, n - 0.5]
             ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
-            layout[f"{axis}{_numbered(number)}"] |= ticks | {"range": extent}
+            layout[f"{axis}{_axis_suffix(number)}"] |= ticks | {"range": extent}
     layout["height"] = 80 + rows * (70 + 44 * found.query.shape[0])
-    left = float(np.max(np.abs(added - found.query)))
+    remainder = float(np.max(np.abs(partial_sum - found.query)))
     complete = pieces == len(found.pieces)
-    words = (
-        "they are the query again" if complete else f"a cell is still off by up to {fraction(left, found.query.size)}"
+    sum_text = (
+        "they are the query again"
+        if complete
+        else f"a cell is still off by up to {fraction(remainder, found.query.size)}"
     )
-    named = ", ".join(p.name for p in shown) or "none"
+    piece_names = ", ".join(p.name for p in shown) or "none"
     return Picture(
         title="A query and its pieces",
-        figure=framed(go.Figure(drawn, layout)),
-        table=_coefficients(found, pieces),
-        alt=f"The query's table beside its pieces so far ({named}); added up, {words}.",
+        figure=framed(go.Figure(traces, layout)),
+        table=_coefficient_table(found, pieces),
+        alt=f"The query's table beside its pieces so far ({piece_names}); added up, {sum_text}.",
         note="Bright cells add, dark cells take away. A piece adds up to 0 along each of its attributes.",
     )
 
 
-def _numbered(panel: int) -> str:
-    """How plotly names the axes of a panel: x and y, x2 and y2, ..."""
+def _axis_suffix(panel: int) -> str:
+    """Return the plotly axis suffix of a panel: "", "2", "3", ..."""
     return str(panel + 1) if panel else ""
 
 
-@lru_cache(maxsize=64)  # the steps of a lesson; plotly takes longer for the places than for all that stands in them
-def _places(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
-    """The layout of panels below their titles, ``PANELS`` in a row; to be copied, since it is kept."""
-    figure = make_subplots(rows=rows, cols=PANELS, subplot_titles=titles, horizontal_spacing=0.09)
+# Cached, because plotly takes longer for the subplot layout than for the traces.
+@lru_cache(maxsize=64)
+def _panel_layout(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
+    """Return the layout of titled panels; callers copy it, because the result is cached."""
+    figure = make_subplots(rows=rows, cols=PANELS_PER_ROW, subplot_titles=titles, horizontal_spacing=0.09)
     return {name: value for name, value in figure.layout.to_plotly_json().items() if name != "template"}
 
 
 def overlap_picture(found: Overlaps) -> Picture:
-    """Cosines between the cells of all tables as a heat map."""
+    """Return a heat map of the cosines between the cells of all tables."""
     labels = [f"{table}: {label}" for table, label in zip(found.tables, found.labels, strict=True)]
     shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
-    across = list(found.labels) if len(set(found.labels)) == len(labels) else labels
-    looks = {"zmin": -1, "zmax": 1, "xgap": 1, "ygap": 1, "colorscale": SIGNED}
-    figure = heat_map(shown, [labels, across], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine", **looks)
+    column_labels = list(found.labels) if len(set(found.labels)) == len(labels) else labels
+    style = {"zmin": -1, "zmax": 1, "xgap": 1, "ygap": 1, "colorscale": DIVERGING_SCALE}
+    figure = heat_map(shown, [labels, column_labels], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine", **style)
     line = {"type": "line", "line": {"color": ORANGE, "width": 2}}
     starts = [i - 0.5 for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
-    down = [line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts]
-    along = [line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts]
-    every = {"nticks": len(labels)}
-    figure.update_layout(shapes=[*down, *along], xaxis=every, yaxis=every)
+    vertical_lines = [line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts]
+    horizontal_lines = [line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts]
+    all_ticks = {"nticks": len(labels)}
+    figure.update_layout(shapes=[*vertical_lines, *horizontal_lines], xaxis=all_ticks, yaxis=all_ticks)
     tables = list(dict.fromkeys(found.tables))
-    apart = found.largest < 1e-9
-    words = (
+    is_orthogonal = found.largest < 1e-9
+    cosine_text = (
         "every cosine between different tables is 0: the blocks on the diagonal stand alone"
-        if apart
+        if is_orthogonal
         else f"cosines between different tables reach {found.largest:.2f}: the tables repeat each other"
     )
     table = pd.DataFrame(shown, columns=labels)
@@ -146,33 +146,34 @@ def overlap_picture(found: Overlaps) -> Picture:
         title="How much the queries of all tables overlap",
         figure=figure,
         table=table,
-        alt=f"Heat map of {len(labels)} queries from {len(tables)} tables; {words}.",
+        alt=f"Heat map of {len(labels)} queries from {len(tables)} tables; {cosine_text}.",
         note="Cosine 1: the same question. 0: nothing in common. Lines separate the tables.",
     )
 
 
 def cost_picture(found: Smashed) -> Picture:
-    """Privacy cost of each piece of a query, answered alone with noise of standard deviation 1."""
+    """Return a bar chart of the privacy cost of each piece of a query, at a standard error of 1."""
     names, costs = [p.name for p in found.pieces], [p.cost for p in found.pieces]
     figure = _bars(names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost")
-    dearest = max(found.pieces, key=lambda p: p.cost)
+    most_expensive = max(found.pieces, key=lambda p: p.cost)
     return Picture(
         title="What each piece costs on its own",
         figure=figure,
         table=pd.DataFrame({"piece": names, "pcost": costs}),
-        alt=f"Bars of the cost of {len(names)} pieces; the dearest is {dearest.name} with {cost(dearest.cost)} pcost.",
+        alt=f"Bars of the cost of {len(names)} pieces; the dearest is {most_expensive.name} with "
+        f"{cost(most_expensive.cost)} pcost.",
         note="The square of a piece's largest coefficient: how far one record can move its answer.",
     )
 
 
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
-    """Releases that could come out, shape (draws, cells), as dots, the last one as a line, beside the true counts."""
+    """Return possible releases, shape (draws, cells), together with the true counts."""
     draws, texts = len(drawn), fitting(names)
-    # the draws stand side by side in their order, so that none hides another
-    places = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
-    every = {
+    # Draws are offset horizontally, so that they do not overlap.
+    positions = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
+    all_draws = {
         "type": "scatter",
-        "x": places.ravel(),
+        "x": positions.ravel(),
         "y": drawn.ravel(),
         "mode": "markers",
         "name": f"{draws} releases that could come out",
@@ -180,16 +181,16 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
         "customdata": texts * draws,
         "hovertemplate": "%{customdata}<br>%{y:.1f}<extra>one release</extra>",
     }
-    one = {
+    last_draw = {
         "type": "scatter",
-        "x": places[-1],
+        "x": positions[-1],
         "y": drawn[-1],
         "mode": "lines+markers",
         "name": "one of them",
         "line": {"color": ORANGE, "width": 2, "dash": "dot"},
         "marker": {"size": 9, "symbol": "diamond"},
     }
-    true = {
+    true_counts = {
         "type": "scatter",
         "x": [p for i in range(len(counts)) for p in (i - 0.4, i + 0.4, None)],
         "y": [v for count in counts for v in (count, count, None)],
@@ -208,31 +209,31 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
     table = pd.DataFrame(drawn.T, columns=[f"release {i + 1}" for i in range(draws)])
     table.insert(0, "true count", list(counts))
     table.insert(0, "age", list(names))
-    off = np.abs(drawn - np.asarray(counts))
+    errors = np.abs(drawn - np.asarray(counts))
     return Picture(
         title="Releases that could come out",
-        figure=framed(go.Figure([every, one, true], layout), top=40),
+        figure=framed(go.Figure([all_draws, last_draw, true_counts], layout), top=40),
         table=table,
         alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
-        f"{amount(float(np.median(off)))}, the worst by {amount(float(off.max()))}.",
+        f"{amount(float(np.median(errors)))}, the worst by {amount(float(errors.max()))}.",
         note="Only one of them would ever be published.",
     )
 
 
 def neighbours_picture(found: Neighbours) -> Picture:
-    """The laws of one noisy count without and with one person, overlapping."""
-    laws = [
+    """Return the densities of one noisy count without and with one person."""
+    traces = [
         {
             "type": "scatter",
             "x": found.values,
-            "y": law,
+            "y": density,
             "mode": "lines",
             "name": name,
             "fill": "tozeroy",
             "line": {"color": color, "dash": dash, "width": 2.5},
             "hovertemplate": "%{x:.2f} counts from the true count<extra></extra>",
         }
-        for name, law, color, dash in (
+        for name, density, color, dash in (
             ("without the person", found.without, BLUE, "solid"),
             ("with the person", found.with_one, ORANGE, "dash"),
         )
@@ -248,7 +249,7 @@ def neighbours_picture(found: Neighbours) -> Picture:
     )
     return Picture(
         title="The same release with and without one person",
-        figure=framed(go.Figure(laws, layout), top=40),
+        figure=framed(go.Figure(traces, layout), top=40),
         table=table,
         alt="Two bell curves, as far apart as the person has rows; whoever guesses from the answer whether the "
         f"person is in the data is right at most {guess_text(found)} of the time.",
@@ -257,7 +258,7 @@ def neighbours_picture(found: Neighbours) -> Picture:
 
 
 def guess_text(found: Neighbours) -> str:
-    """Text of the best guesser's share, rounded up.
+    """Return the largest probability of a correct guess as a percentage, rounded up.
 
     >>> from engine.lessons.examples import neighbours
     >>> from engine.privacy.budget import Budget
@@ -268,7 +269,7 @@ def guess_text(found: Neighbours) -> str:
 
 
 def spends_picture(found: TwoAnalyses) -> Picture:
-    """Cost of looking first and deciding then: with what both analyses share, and with a separate look."""
+    """Return stacked bars of the pcost of a two-stage release, with a shared and a separate look."""
     table, budget = found.spends(), found.fine.pcost
     bars = [
         {
@@ -323,60 +324,63 @@ def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -
     return framed(go.Figure([bar], layout))
 
 
-def _cells(schema: Schema, name: str) -> list[str]:
+def _cell_labels(schema: Schema, name: str) -> list[str]:
     return fitting([schema[name].label(i) for i in range(schema[name].size)])
 
 
-def _coefficients(found: Smashed, pieces: int) -> pd.DataFrame:
-    """One row a cell: the query, every piece shown so far, and their sum."""
-    cells = [_cells(found.schema, name) for name in found.schema.names]
-    index = np.indices(found.query.shape).reshape(len(cells), -1)
-    columns = {name: [own[i] for i in along] for name, own, along in zip(found.schema.names, cells, index, strict=True)}
-    size = found.query.size
+def _coefficient_table(result: Smashed, pieces: int) -> pd.DataFrame:
+    """Return one row per cell: the query, its first pieces and their sum."""
+    cells = [_cell_labels(result.schema, name) for name in result.schema.names]
+    index = np.indices(result.query.shape).reshape(len(cells), -1)
+    columns = {
+        name: [labels[i] for i in positions]
+        for name, labels, positions in zip(result.schema.names, cells, index, strict=True)
+    }
+    size = result.query.size
 
     def texts(table: Array) -> list[str]:
         return [fraction(v, size) for v in table.ravel()]
 
-    out = {**columns, "query": texts(found.query)}
-    out |= {f"piece {p.name}": texts(p.spread) for p in found.pieces[:pieces]}
-    return pd.DataFrame(out | {"added up": texts(found.added(pieces))})
+    columns_by_name = {**columns, "query": texts(result.query)}
+    columns_by_name |= {f"piece {p.name}": texts(p.spread) for p in result.pieces[:pieces]}
+    return pd.DataFrame(columns_by_name | {"added up": texts(result.added(pieces))})
 
 
-PAIR = 480  # pixels, height of two pictures that belong together
+PAIR_HEIGHT_PX = 480  # height of two adjacent figures
 
 
 def strategy_picture(tried: Tried) -> Picture:
-    """The rows of a strategy as a heat map."""
+    """Return a heat map of a strategy matrix."""
     m, n = tried.rows.shape
     labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
-    looks = {"zmin": -1, "zmax": 1, "zmid": 0, "colorscale": SIGNED}
+    style = {"zmin": -1, "zmax": 1, "zmid": 0, "colorscale": DIVERGING_SCALE}
     axes, hover = ["what is measured", "cell"], "%{y}, cell %{x}<br>%{z:.3f}"
-    figure = heat_map(tried.rows, labels, axes, hover, "weight", **looks)
-    figure.update_layout(height=PAIR)
+    figure = heat_map(tried.rows, labels, axes, hover, "weight", **style)
+    figure.update_layout(height=PAIR_HEIGHT_PX)
     table = pd.DataFrame(tried.rows, columns=labels[1])
     table.insert(0, "row", labels[0])
-    used = int(np.max(np.count_nonzero(np.abs(tried.rows) > 1e-9, axis=0)))
+    max_rows_per_cell = int(np.max(np.count_nonzero(np.abs(tried.rows) > 1e-9, axis=0)))
     return Picture(
         title=f"{tried.name}: what is measured",
         figure=figure,
         table=table,
-        alt=f"{m} rows on {n} cells; a record moves up to {used} of the {m} measured numbers.",
+        alt=f"{m} rows on {n} cells; a record moves up to {max_rows_per_cell} of the {m} measured numbers.",
         note="One row is one noisy number; its weights are scaled so that the whole strategy has privacy cost 1. "
         "White is zero.",
     )
 
 
 def range_errors_picture(found: Contest, number: int) -> Picture:
-    """Standard error of every range under one strategy, on the colours of all strategies together."""
+    """Return the standard error of every range under one strategy, on a common color range."""
     tried, n = found.tried[number], found.cells
     first, last = np.triu_indices(n)
     grid = np.full((n, n), np.nan)
     grid[first, last] = tried.errors
     labels = [str(i) for i in range(n)]
     hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
-    ends = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in found.tried)}
-    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error", **ends)
-    figure.update_layout(height=PAIR)
+    color_range = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in found.tried)}
+    figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error", **color_range)
+    figure.update_layout(height=PAIR_HEIGHT_PX)
     worst = int(np.argmax(tried.errors))
     return Picture(
         title=f"{tried.name}: standard error of every range",
@@ -389,9 +393,12 @@ def range_errors_picture(found: Contest, number: int) -> Picture:
 
 
 def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
-    """RMSE of every strategy as dots, and proven bounds as lines; the chosen strategy has a mark of its own."""
+    """Return a dot plot of the RMSE of all strategies, with lower bounds as lines.
+
+    The marker of the strategy ``chosen`` is highlighted.
+    """
     names, sizes = [t.name for t in found.tried], [t.rmse for t in found.tried]
-    marked = [name == chosen for name in names]
+    is_chosen = [name == chosen for name in names]
     figure = go.Figure(
         go.Scatter(
             x=sizes,
@@ -401,9 +408,9 @@ def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "
             textposition="middle right",
             marker={
                 "opacity": 1,
-                "size": [17 if m else 13 for m in marked],
-                "symbol": ["diamond" if m else "circle" for m in marked],
-                "color": [ORANGE if m else BLUE for m in marked],
+                "size": [17 if m else 13 for m in is_chosen],
+                "symbol": ["diamond" if m else "circle" for m in is_chosen],
+                "color": [ORANGE if m else BLUE for m in is_chosen],
             },
             hovertemplate="%{y}: %{x:.4f} counts<extra></extra>",
             showlegend=False,
@@ -437,7 +444,10 @@ def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "
 
 
 def proof_text(found: Contest, share: float) -> str:
-    """What a bound with weights at ``share`` says about the best strategy, in words (Markdown)."""
+    """Return a Markdown text about the gap between the optimal strategy and a bound.
+
+    ``share`` is as for `Contest.bound`.
+    """
     gap = found.tried[-1].rmse / found.bound(share) - 1.0
     if gap < 1e-6:
         return "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be improved."
@@ -451,10 +461,10 @@ LEGEND = {"orientation": "h", "y": 1.18}
 
 
 def attack_picture(found: Attack) -> Picture:
-    """What every person said, and what the attacker's least squares say, with the line that a guess is made by."""
+    """Return the reply of every person, its least squares estimate and the decision threshold."""
     persons = [f"person {i + 1}" for i in range(PERSONS)]
-    right = [guess == secret for guess, secret in zip(found.guesses, SECRETS, strict=True)]
-    said = {
+    is_correct = [guess == secret for guess, secret in zip(found.guesses, SECRETS, strict=True)]
+    replies = {
         "type": "scatter",
         "x": persons,
         "y": list(SECRETS),
@@ -466,32 +476,32 @@ def attack_picture(found: Attack) -> Picture:
     guesses = [
         {
             "type": "scatter",
-            "x": [p for p, r in zip(persons, right, strict=True) if r is kept],
-            "y": [float(v) for v, r in zip(found.estimate, right, strict=True) if r is kept],
+            "x": [p for p, r in zip(persons, is_correct, strict=True) if r is correct],
+            "y": [float(v) for v, r in zip(found.estimate, is_correct, strict=True) if r is correct],
             "mode": "markers",
             "name": name,
             "marker": {"color": color, "size": 10, "symbol": symbol},
             "hovertemplate": "%{x}: estimate %{y:.2f}<extra></extra>",
         }
-        for kept, name, color, symbol in (
+        for correct, name, color, symbol in (
             (True, "guessed right", BLUE, "circle"),
             (False, "guessed wrong", ORANGE, "x"),
         )
     ]
-    half = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": 0.5, "y1": 0.5, "yref": "y"}
+    threshold = {"type": "line", "x0": 0, "x1": 1, "xref": "x domain", "y0": 0.5, "y1": 0.5, "yref": "y"}
     layout = {
-        "shapes": [half | {"line": {"color": GREY, "dash": "dash"}}],
+        "shapes": [threshold | {"line": {"color": GREY, "dash": "dash"}}],
         "xaxis": {"type": "category", "categoryarray": persons, "categoryorder": "array", "showgrid": False},
         "yaxis": {"title": {"text": "reply, as the attacker works it out"}},
         "height": 360,
         "legend": LEGEND,
     }
     table = pd.DataFrame(
-        {"person": persons, "said": SECRETS, "estimate": found.estimate, "guess": found.guesses, "right": right}
+        {"person": persons, "said": SECRETS, "estimate": found.estimate, "guess": found.guesses, "right": is_correct}
     )
     return Picture(
         title="What an attacker learns of every person",
-        figure=framed(go.Figure([said, *guesses], layout), top=40),
+        figure=framed(go.Figure([replies, *guesses], layout), top=40),
         table=table,
         alt=f"From {len(found.answers)} answers the attacker has {found.right} of {PERSONS} replies right; half of "
         "them would be right by tossing a coin.",
@@ -500,7 +510,7 @@ def attack_picture(found: Attack) -> Picture:
 
 
 def caps_picture(budget: Budget, chosen: int) -> Picture:
-    """Error of the total by the cap of rows a person: rows lost, noise, and both together."""
+    """Return the error of the total by cap on rows per person: rows lost, noise and both combined."""
     table = caps_table(budget)
     figure = go.Figure()
     for column, name, color, dash in (
@@ -532,7 +542,7 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
 
 
 def clipped_picture(found: Clipped, width: int) -> Picture:
-    """True counts, and what is published on average once negative counts are put up to zero."""
+    """Return true counts and the expected published counts after clipping at zero."""
     bins = [f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}" for i in range(len(found.counts))]
     figure = go.Figure()
     figure.add_bar(
@@ -568,16 +578,18 @@ def clipped_picture(found: Clipped, width: int) -> Picture:
 
 
 def centered_picture(found: Centered) -> Picture:
-    """Errors of the split of the paper and of the tuned one, over the bound for all mechanisms."""
+    """Return the errors with equal and with tuned centers, relative to the lower bound."""
     names = ["equal centers", "tuned centers"]
     sizes = [found.equal.weighted_rmse, found.tuned.weighted_rmse]
-    over = [100.0 * (size / found.bound - 1.0) for size in sizes]
+    excess_percent = [100.0 * (size / found.bound - 1.0) for size in sizes]
     figure = go.Figure(
         go.Scatter(
-            x=over,
+            x=excess_percent,
             y=names,
             mode="markers+text",
-            text=[f"  {size:.4f} counts, {share:.2f}% above" for size, share in zip(sizes, over, strict=True)],
+            text=[
+                f"  {size:.4f} counts, {share:.2f}% above" for size, share in zip(sizes, excess_percent, strict=True)
+            ],
             textposition="middle right",
             marker={"size": 15, "color": [BLUE, ORANGE], "symbol": ["circle", "diamond"], "opacity": 1},
             hovertemplate="%{y}: %{x:.3f}% above the bound<extra></extra>",
@@ -586,7 +598,8 @@ def centered_picture(found: Centered) -> Picture:
     )
     figure.add_vline(x=0.0, line={"color": GREY, "dash": "dash", "width": 3})
     figure.update_xaxes(
-        title="RMSE above what no mechanism can go below (%)", range=[-0.05 * max(over), 1.8 * max(over)]
+        title="RMSE above what no mechanism can go below (%)",
+        range=[-0.05 * max(excess_percent), 1.8 * max(excess_percent)],
     )
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     figure.update_layout(height=220)
@@ -594,20 +607,20 @@ def centered_picture(found: Centered) -> Picture:
         {
             "plan": [*names, "bound for all mechanisms"],
             "RMSE": [*sizes, found.bound],
-            "above the bound (%)": [*over, 0.0],
+            "above the bound (%)": [*excess_percent, 0.0],
         }
     )
     return Picture(
         title="What tuning wins, and what is left",
         figure=framed(figure),
         table=table,
-        alt=f"Equal centers are {over[0]:.2f}% above the bound, tuned ones {over[1]:.2f}%.",
+        alt=f"Equal centers are {excess_percent[0]:.2f}% above the bound, tuned ones {excess_percent[1]:.2f}%.",
         note=f"The dashed line is the bound: {found.bound:.4f} counts, found by {found.how}.",
     )
 
 
 def centers_picture(found: Centered, name: str) -> Picture:
-    """The tuned center of an attribute beside the equal one."""
+    """Return the tuned and the equal center of an attribute."""
     center = found.centers()[name]
     cells = [str(i) for i in range(len(center))]
     figure = go.Figure(

@@ -1,4 +1,4 @@
-"""A handout of a lesson as one HTML file that prints well and asks nothing of another machine."""
+"""Printable handout of a lesson as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ code { font-size: 12pt; } figure { margin: 1em 0; break-inside: avoid; } section
 
 
 def in_html(text: str) -> str:
-    """Plain words with ``**bold**``, *italic*, `code` and lists in dashes as HTML; nothing else is markup.
+    """Convert ``**bold**``, *italic*, `code` and dashed lists to HTML; all other text is escaped.
 
     >>> in_html("a **b** <c>")
     '<p>a <b>b</b> &lt;c&gt;</p>'
     """
-    found = html.escape(text, quote=False)
+    markup = html.escape(text, quote=False)
     for mark, tag in ((r"\*\*(.+?)\*\*", "b"), (r"`(.+?)`", "code"), (r"\*(.+?)\*", "i")):
-        found = re.sub(mark, rf"<{tag}>\1</{tag}>", found)
+        markup = re.sub(mark, rf"<{tag}>\1</{tag}>", markup)
     lines = [
-        f"<li>{line[2:]}</li>" if line.startswith("- ") else f"<p>{line}</p>" for line in found.split("\n") if line
+        f"<li>{line[2:]}</li>" if line.startswith("- ") else f"<p>{line}</p>" for line in markup.split("\n") if line
     ]
     return "\n".join(lines)
 
@@ -36,20 +36,20 @@ def in_html(text: str) -> str:
 def handout_html(
     title: str, words: Sequence[str], pictures: Sequence[Picture], sections: Sequence[tuple[str, str]]
 ) -> str:
-    """Return a whole page: a title, words, pictures with what they show in words, and titled sections of words.
+    """Return an HTML page with a title, paragraphs, captioned figures and titled sections.
 
     >>> page = handout_html("Noise", ["One draw."], [], [("Questions", "- Why?")])
     >>> page.startswith("<!doctype html>"), "<li>Why?</li>" in page
     (True, True)
     """
     parts = [f"<h1>{html.escape(title)}</h1>", *map(in_html, words)]
-    for number, found in enumerate(pictures):
-        # the first picture brings the program that draws all of them
-        drawn = found.figure.to_html(
+    for number, picture in enumerate(pictures):
+        # Only the first figure includes the plotly library.
+        figure_html = picture.figure.to_html(
             full_html=False, include_plotlyjs=number == 0, config={"staticPlot": True}, default_width="46rem"
         )
-        caption = in_html(f"**{found.title}.** {found.alt} {found.note}")
-        parts.append(f"<figure>{drawn}<figcaption>{caption}</figcaption></figure>")
+        caption = in_html(f"**{picture.title}.** {picture.alt} {picture.note}")
+        parts.append(f"<figure>{figure_html}<figcaption>{caption}</figcaption></figure>")
     parts += [f"<section><h2>{html.escape(head)}</h2>{in_html(body)}</section>" for head, body in sections]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
