@@ -1,15 +1,15 @@
-"""One column of the records as the public knows it: a name, a kind, and finitely many cells.
+"""Attributes: columns of the records with a public, finite domain of cells.
 
-Everything here is public knowledge, fixed before anyone looks at the records.  A domain is never learned from data,
-because a label that appears only when one person is present gives that person away.
+The domain is public and fixed before the records are read. It is never derived from the records,
+because a label that occurs only if one person is present would reveal that person.
 
-    attribute kind   given by   cells                                           values in the records
+    attribute kind   domain     cells                                           values in the records
     categorical      labels     one per label                                   text, equal to a label
     numeric          edges      n + 1 edges make n bins [e_i, e_{i+1}),         numbers; the last bin also
-                                the last one closed: [e_{n-1}, e_n]             holds its right edge; whole
-                                                                                numbers only with `integer`
+                                the last one closed: [e_{n-1}, e_n]             contains its right edge;
+                                                                                integers only with `integer`
     numeric          dates      one per year, quarter, month or day             dates, times, ISO texts
-    either           size       codes 0 .. size - 1                             whole numbers, already encoded
+    either           size       codes 0 .. size - 1                             integer codes
 """
 
 from __future__ import annotations
@@ -31,33 +31,42 @@ from engine.workload.calendar import MAX_YEAR, UNITS, Period, cell_label, check_
 from engine.workload.schema_io import ALL_KEYS, DATE_KEYS, DATE_KIND, FORBIDDEN, MAX_LABEL, check_text, parse_row
 
 MAX_CELLS = 10_000_000
-MAX_INTEGER = 2**53  # largest edge of an attribute of whole numbers
-MAX_MISSING = 1_000  # texts that mean missing
+# largest edge of an attribute with integer values
+MAX_INTEGER = 2**53
+_MAX_MISSING_VALUES = 1_000
 KINDS = ("categorical", "numeric")
 DECIMALS = (".", ",")
 THOUSANDS = (".", ",", " ", "'")
-BLANKS = ("space", "\u00a0", "\u2009", "\u202f")  # other names of " " as a thousands sign
+# alternatives to " " as a thousands separator
+_BLANK_NAMES = ("space", "\u00a0", "\u2009", "\u202f")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attribute:
-    """One column of the records and its public finite domain.
+    """Column of the records with a public, finite domain.
 
-    Use `categorical`, `numeric`, `dates` or `of_size`; they fill the fields consistently.
+    Create attributes by `categorical`, `numeric`, `dates` or `of_size`, which set the fields
+    consistently.
 
-    Fields: `name`; `kind`, "categorical" or "numeric" (numeric cells are ordered, so ranges make sense); `size`, the
-    number of cells; `labels`, one text per cell, or None; `edges`, size + 1 increasing numbers, or None; `other`, the
-    label of the cell that collects text outside the domain (None: refuse it); `missing`, the label of the cell that
-    collects missing values or, with edges, the number they are replaced by (None: refuse them); `clip`, with edges:
-    numbers outside go into the first or last bin (False: refuse them); `integer`, with edges: all values are whole
-    numbers (fractions are refused), so that SQL may read ``age <= 39`` as ``age < 40``.
-
-    Fields of the texts in records: `missing_values`, texts that mean that a value is missing, such as "NA"; with edges
-    `decimal`, the decimal sign, "." or ",", and `thousands`, the sign between groups of three digits (None: none).
-
-    Fields of dates: `start` and `stop`, the labels of the first and the last cell; `unit`, the calendar unit of a cell;
-    `date_format`, how records write dates, as in "%d.%m.%Y" (None: as ISO 8601).  `missing` is then the label of a last
-    cell that collects missing values.
+    Attributes
+    ----------
+    name : name of the column.
+    kind : "categorical" or "numeric"; the cells of a numeric attribute are ordered.
+    size : number of cells.
+    labels : one text per cell, or None.
+    edges : size + 1 increasing numbers, or None.
+    other : label of the cell for texts outside the domain; None refuses them.
+    missing : label of the cell for missing values or, with edges, their replacement; None refuses them.
+        With dates it is the label of an additional last cell.
+    clip : with edges or dates, count values outside in the first or last cell; False refuses them.
+    integer : with edges, declare that all values are integers, so that SQL can interpret
+        ``age <= 39`` as ``age < 40``; fractions are refused.
+    missing_values : texts in the records that denote a missing value, such as "NA".
+    decimal : with edges, decimal sign of texts, "." or ",".
+    thousands : with edges, separator between groups of three digits in texts, or None.
+    start, stop : with dates, labels of the first and the last cell.
+    unit : with dates, calendar unit of a cell.
+    date_format : with dates, format of the texts, such as "%d.%m.%Y"; None is ISO 8601.
 
     >>> Attribute.numeric("age", [0, 20, 65, 120]).label(2)
     '[65, 120]'
@@ -92,18 +101,18 @@ class Attribute:
         missing: str | None = None,
         missing_values: Iterable[str] = (),
     ) -> Attribute:
-        """One cell per label; `other` and `missing` are appended, in this order, when they are not labels yet.
+        """Create a categorical attribute; `other` and `missing` are appended to the labels if absent.
 
-        Values compare with labels, and with `missing_values`, as exact text: case and spaces count.
+        Values are compared with labels and `missing_values` as exact texts, including case and spaces.
         """
         texts = sequence(labels, f"labels of attribute {shown(name)}", "a list of texts")
         for extra in (other, missing):
             if extra is not None and extra not in texts:
                 texts.append(extra)
         codes = _missing_texts(name, missing_values)
-        if both := [text for text in codes if text in texts and text != missing]:
+        if ambiguous := [text for text in codes if text in texts and text != missing]:
             raise SchemaError(
-                f"attribute {shown(name)} has {shown(both[0])} as a label and among the texts that mean missing; "
+                f"attribute {shown(name)} has {shown(ambiguous[0])} as a label and among its missing_values; "
                 "remove one of them, or make it the label of missing values"
             )
         return cls(
@@ -129,21 +138,22 @@ class Attribute:
         decimal: str | None = None,
         thousands: str | None = None,
     ) -> Attribute:
-        """Bins between increasing edges: closed on the left, open on the right, the last one closed on both sides.
+        """Create a numeric attribute with bins [e_i, e_{i+1}); the last bin includes its right edge.
 
         Parameters
         ----------
-        missing_values : texts that mean that a value is missing.  One that is a number, such as "-9", means that number
-            in every spelling and number type.
+        missing_values : texts that denote a missing value. A text that is a number, such as "-9",
+            denotes that number in every spelling and number type.
         decimal : decimal sign of texts, "." or ","; None is ".".
-        thousands : sign between groups of three digits of texts: ".", ",", " " (any blank) or "'".  None: no groups.
+        thousands : separator between groups of three digits in texts: ".", ",", " " (any blank) or "'";
+            None permits no separator.
 
         >>> Attribute.numeric("pay", [0, 1000, 5000], decimal=",", thousands=".", missing_values=("NA", "-9")).thousands
         '.'
         """
-        what = f"edges of attribute {shown(name)}"
-        entries = sequence(edges, what, "a list of numbers")
-        numbers = [edge if type(edge) is float and edge else _number(edge, what) for edge in entries]
+        subject = f"edges of attribute {shown(name)}"
+        entries = sequence(edges, subject, "a list of numbers")
+        numbers = [edge if type(edge) is float and edge else _number(edge, subject) for edge in entries]
         value = None if missing is None else _number(missing, f"missing of attribute {shown(name)}")
         return cls(
             name=name,
@@ -155,7 +165,7 @@ class Attribute:
             integer=integer,
             missing_values=_missing_texts(name, missing_values),
             decimal=decimal,
-            thousands=" " if thousands in BLANKS else thousands,
+            thousands=" " if thousands in _BLANK_NAMES else thousands,
         )
 
     @classmethod
@@ -171,19 +181,22 @@ class Attribute:
         missing_values: Iterable[str] = (),
         date_format: str | None = None,
     ) -> Attribute:
-        """Calendar years, quarters, months or days from the one of `start` to the one of `stop`, both included.
+        """Create an attribute with calendar periods as cells, from `start` to `stop` inclusive.
 
-        Records hold dates, times or texts.  Texts are ISO dates, such as 2024-03-15; with cells of a month or more also
-        2024-03, and so on.  A time with a zone counts on its day in UTC, one without a zone on the day that is written.
+        Values in the records are dates, times or texts. Texts are ISO dates such as 2024-03-15 or, with
+        cells of a month or longer, also ISO periods such as 2024-03. A time with a time zone is assigned
+        to its day in UTC, a time without one to its nominal day.
 
         Parameters
         ----------
-        start, stop : dates, or the texts of dates or cells.
+        start, stop : dates, or texts of dates or cells.
         unit : "year", "quarter", "month" or "day".
-        clip : dates before and after go into the first and the last cell (False: refuse them).
-        missing : label of one more cell, the last, that collects missing values (None: refuse them).
-        missing_values : texts that mean that a value is missing; one that is a date means that day in every type.
-        date_format : how texts write dates that are not ISO: %Y, %m, %d, %H, %M and %S, each at most once.
+        clip : count earlier and later dates in the first and the last cell; False refuses them.
+        missing : label of an additional last cell for missing values; None refuses them.
+        missing_values : texts that denote a missing value. A text that is a date denotes that day in
+            every type.
+        date_format : format of texts that are not ISO dates, with %Y, %m, %d, %H, %M and %S, each at
+            most once.
 
         >>> quarter = Attribute.dates("day", "2023-10-01", "2024-12-31", "quarter", missing="unknown")
         >>> quarter.size, quarter.label(0), quarter.label(5)
@@ -208,7 +221,7 @@ class Attribute:
 
     @classmethod
     def of_size(cls, name: str, size: int, kind: str = "numeric", *, missing_values: Iterable[str] = ()) -> Attribute:
-        """Records that already hold the codes 0 .. size - 1."""
+        """Create an attribute whose values are the codes 0 .. size - 1."""
         return cls(name=name, kind=kind, size=size, missing_values=_missing_texts(name, missing_values))
 
     def __post_init__(self) -> None:
@@ -217,7 +230,7 @@ class Attribute:
         if self.kind not in KINDS:
             raise SchemaError(f"{who} has kind {shown(self.kind)}; the kinds are 'categorical' and 'numeric'")
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
-            raise SchemaError(f"{who} has a size of type {type(self.size).__name__}; give a whole number of cells")
+            raise SchemaError(f"{who} has a size of type {type(self.size).__name__}; give an integer number of cells")
         object.__setattr__(self, "size", int(self.size))
         if self.edges is None and self.size < 1:
             raise SchemaError(f"{who} has an empty domain; give it at least one cell")
@@ -252,16 +265,16 @@ class Attribute:
             raise SchemaError(f"{who} is numeric but has labels; give edges, or make it categorical")
         labels = self.labels
         if not isinstance(labels, tuple) or len(labels) != self.size:
-            raise SchemaError(f"{who} has size {self.size:,} but another number of labels; leave the size out")
-        # One pass over the joined text accepts the common case; the loop only runs to name the culprit.
+            raise SchemaError(f"{who} has size {self.size:,} but a different number of labels; leave the size out")
+        # One pass over the joined text accepts valid labels; the loop only runs to name an invalid one.
         suspicious = set(map(type, labels)) != {str} or FORBIDDEN.search("".join(labels))
         if suspicious or not all(map(str.strip, labels)) or max(map(len, labels)) > MAX_LABEL:
             for i, label in enumerate(labels):
                 check_text(label, f"label {i} of {who}", MAX_LABEL)
             object.__setattr__(self, "labels", tuple(map(str, labels)))
         if len(set(labels)) < len(labels):
-            twice = Counter(labels).most_common(1)[0][0]
-            raise SchemaError(f"{who} has the label {shown(twice)} twice; remove one of them")
+            repeated = Counter(labels).most_common(1)[0][0]
+            raise SchemaError(f"{who} has the label {shown(repeated)} twice; remove one of them")
         for key, value in (("other", self.other), ("missing", self.missing)):
             if value is not None and value not in labels:
                 raise SchemaError(f"{who} has {key}={shown(value)}, which is not among its labels; add it")
@@ -271,7 +284,7 @@ class Attribute:
             raise SchemaError(f"{who} is categorical but has edges; give labels, or make it numeric")
         edges = self.edges
         if not isinstance(edges, tuple) or len(edges) != self.size + 1:
-            raise SchemaError(f"{who} has size {self.size:,} but not one edge more; leave the size out")
+            raise SchemaError(f"{who} has size {self.size:,} but not size + 1 edges; leave the size out")
         if len(edges) < 2:
             raise SchemaError(f"{who} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins")
         if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
@@ -281,12 +294,12 @@ class Attribute:
             raise SchemaError(f"{who} has edges that do not increase at position {i}; sort them, drop repeats")
         if self.missing is not None:
             if type(self.missing) is not float or not math.isfinite(self.missing):
-                raise SchemaError(f"{who} replaces missing values by no finite number; give one, or leave it out")
+                raise SchemaError(f"{who} has missing, which is not a finite number; give a number, or leave it out")
             if not self.clip and not edges[0] <= self.missing <= edges[-1]:
                 raise SchemaError(f"{who} replaces missing values by a number outside its edges; move it inside")
         if self.integer:
             numbers = edges if self.missing is None else (*edges, self.missing)
-            # beyond this limit neighbouring whole numbers are the same float
+            # above this limit floats cannot distinguish neighbouring integers
             if not all(number.is_integer() and abs(number) <= MAX_INTEGER for number in numbers):
                 raise SchemaError(
                     f"{who} has integer, but an edge or the number for missing values is not a whole number up to "
@@ -297,11 +310,11 @@ class Attribute:
         if self.thousands not in (None, *THOUSANDS):
             raise SchemaError(f"{who} has the thousands sign {shown(self.thousands)}; give . , ' or a blank")
         if self.thousands == (self.decimal or "."):
-            raise SchemaError(f"{who} has one sign for decimals and thousands; give the decimal sign too")
+            raise SchemaError(f"{who} has the same sign for decimals and thousands; give the decimal sign too")
 
     def _check_dates(self, who: str) -> None:
         if self.kind != "numeric" or self.labels is not None or self.edges is not None:
-            raise SchemaError(f"{who} has dates beside labels or edges, or is categorical; give one of them")
+            raise SchemaError(f"{who} has dates together with labels or edges, or is categorical; give one of them")
         if self.integer:
             raise SchemaError(f"{who} has integer, which needs edges; give edges or leave it out")
         if self.unit not in UNITS or not isinstance(self.start, str) or not isinstance(self.stop, str):
@@ -328,21 +341,21 @@ class Attribute:
 
     @property
     def is_coded(self) -> bool:
-        """Whether the cells are the codes 0 .. size - 1, which conditions and sums take as numbers."""
+        """Whether the cells are the codes 0 .. size - 1, which conditions and sums use as numbers."""
         return self.labels is None and self.edges is None and self.unit is None
 
     @cached_property
     def first_cell(self) -> int:
-        """Number of the first cell of dates on the calendar, as in `engine.workload.calendar`."""
+        """Calendar number of the first cell of dates, as in `engine.workload.calendar`."""
         return _cell_of(self.start, self.unit or "", f"start of {shown(self.name)}")
 
     @property
     def date_cells(self) -> int:
-        """Number of cells that are calendar periods; one less than all where missing values have a cell."""
+        """Number of cells that are calendar periods: `size` without the cell for missing values."""
         return self.size - (self.missing is not None) if self.is_dated else 0
 
     def days(self, i: int) -> tuple[date, date]:
-        """First and last day of cell i of an attribute of dates.
+        """Return the first and the last day of cell i of an attribute of dates.
 
         >>> Attribute.dates("day", "2024-01", "2024-12").days(1)[1]
         datetime.date(2024, 2, 29)
@@ -352,7 +365,7 @@ class Attribute:
         return day, Period(day, unit).last_day
 
     def label(self, i: int) -> str:
-        """Text of cell i, 0 <= i < size.
+        """Return the text of cell i, 0 <= i < size.
 
         >>> Attribute.of_size("code", 4).label(3)
         '3'
@@ -360,7 +373,7 @@ class Attribute:
         return self.span(i, i)
 
     def span(self, first: int, last: int) -> str:
-        """Text of the cells first .. last, both included.
+        """Return the text of the cells first .. last, both included.
 
         >>> Attribute.numeric("age", [0, 20, 65, 120]).span(0, 1)
         '[0, 65)'
@@ -373,7 +386,8 @@ class Attribute:
             closing = "]" if last == self.size - 1 else ")"
             return f"[{plain(self.edges[first])}, {plain(self.edges[last + 1])}{closing}"
         start, stop = (self._cell_text(first), self._cell_text(last))
-        if first < last and self.is_dated and last == self.date_cells:  # the cell of missing values is no date
+        # the cell for missing values follows the dates but is not a date
+        if first < last and self.is_dated and last == self.date_cells:
             return f"{self.span(first, last - 1)} or {stop}"
         return start if first == last else f"{start}..{stop}"
 
@@ -385,7 +399,7 @@ class Attribute:
         return str(self.missing) if i == self.date_cells else cell_label(self.first_cell + i, self.unit)
 
     def condition(self, first: int, last: int | None = None) -> str:
-        """Text of the condition "the value lies in the cells first .. last"; one cell when `last` is left out.
+        """Return the text of the condition that the value lies in the cells first .. last.
 
         >>> Attribute.categorical("sex", ["F", "M"]).condition(1)
         'sex = M'
@@ -397,14 +411,14 @@ class Attribute:
         return f"{self.name} {relation} {self.span(first, last)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready description; keys that hold their default are left out."""
-        found: dict[str, Any] = {"name": self.name, "kind": DATE_KIND if self.is_dated else self.kind}
+        """Return a JSON-ready description without the keys that have their default value."""
+        description: dict[str, Any] = {"name": self.name, "kind": DATE_KIND if self.is_dated else self.kind}
         if self.labels is not None:
-            found["labels"] = list(self.labels)
+            description["labels"] = list(self.labels)
         elif self.edges is not None:
-            found["edges"] = list(self.edges)
+            description["edges"] = list(self.edges)
         elif not self.is_dated:
-            found["size"] = self.size
+            description["size"] = self.size
         optional = {
             "other": self.other,
             "missing": self.missing,
@@ -415,36 +429,40 @@ class Attribute:
             "thousands": self.thousands,
             **{key: getattr(self, key) for key in DATE_KEYS},
         }
-        return found | {key: value for key, value in optional.items() if value is not None}
+        return description | {key: value for key, value in optional.items() if value is not None}
 
     @classmethod
     def from_dict(cls, document: Any) -> Attribute:
-        """Inverse of `to_dict`.  Raises: SchemaError for unknown keys, contradictions and wrong types."""
+        """Inverse of `to_dict`; raise SchemaError for unknown keys, contradictions and wrong types."""
         if not isinstance(document, dict):
-            raise SchemaError(f"an attribute is given as {type(document).__name__}; give an object with name and kind")
+            raise SchemaError(
+                f"an attribute cannot be of type {type(document).__name__}; give an object with name and kind"
+            )
         unknown = [key for key in document if key not in ALL_KEYS]
         if unknown:
             keys = ", ".join(ALL_KEYS)
             raise SchemaError(f"an attribute has the unknown key {shown(unknown[0])}; the keys are {keys}")
-        found = {key: value for key, value in document.items() if value is not None}
-        name, kind = found.pop("name", None), found.pop("kind", None)
+        options = {key: value for key, value in document.items() if value is not None}
+        name, kind = options.pop("name", None), options.pop("kind", None)
         check_text(name, "attribute name", MAX_NAME)
-        domains = found.keys() & {"labels", "edges"}
+        domains = options.keys() & {"labels", "edges"}
         dated = kind == DATE_KIND
-        if len(domains) + dated > 1 or not (domains or dated or "size" in found):
+        if len(domains) + dated > 1 or not (domains or dated or "size" in options):
             raise SchemaError(f"attribute {shown(name)} needs exactly one of size, labels and edges, or dates")
-        size = found.pop("size", None)
+        size = options.pop("size", None)
         if dated:
-            if not {"start", "stop", "unit"} <= found.keys():
+            if not {"start", "stop", "unit"} <= options.keys():
                 raise SchemaError(f"attribute {shown(name)} has the kind 'dates', which needs start, stop and unit")
-            attribute = _call(partial(cls.dates, name, found.pop("start")), found.pop("stop"), found, name)
+            attribute = _build_attribute(
+                partial(cls.dates, name, options.pop("start")), options.pop("stop"), options, name
+            )
             kind = attribute.kind
-        elif "labels" in found:
-            attribute = _call(partial(cls.categorical, name), found.pop("labels"), found, name)
-        elif "edges" in found:
-            attribute = _call(partial(cls.numeric, name), found.pop("edges"), found, name)
+        elif "labels" in options:
+            attribute = _build_attribute(partial(cls.categorical, name), options.pop("labels"), options, name)
+        elif "edges" in options:
+            attribute = _build_attribute(partial(cls.numeric, name), options.pop("edges"), options, name)
         else:
-            attribute = cls(name=name, kind=kind, size=size, **found)
+            attribute = cls(name=name, kind=kind, size=size, **options)
         if kind != attribute.kind:
             raise SchemaError(
                 f"attribute {shown(name)} has kind {shown(kind)}; labels need 'categorical', edges need 'numeric'"
@@ -455,7 +473,7 @@ class Attribute:
 
 
 def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
-    """Return the attribute that one row of a schema CSV describes; empty texts are left out.  Raises: SchemaError.
+    """Return the attribute in one row of a schema CSV; empty texts are ignored.
 
     >>> attribute_from_texts({"name": "sex", "kind": "categorical", "labels": "F|M", "edges": ""}).labels
     ('F', 'M')
@@ -464,33 +482,34 @@ def attribute_from_texts(row: Mapping[str, str]) -> Attribute:
 
 
 def sequence(values: Any, what: str, wanted: str) -> list[Any]:
-    """The values as a list.  Raises: SchemaError for a text, a mapping, no iterable, or an endless one."""
-    # a set has another order, and so the cells other numbers, in every run
+    """Return the values as a list; raise SchemaError for a text, a mapping, a set or too many values."""
+    # sets are refused because their order, and therefore the numbering of cells, varies between runs
     if isinstance(values, (str, bytes, Mapping, set, frozenset)) or not isinstance(values, Iterable):
-        raise SchemaError(f"{what}: given {type(values).__name__}, give {wanted}")
-    found = list(islice(values, MAX_CELLS + 2))
-    if len(found) > MAX_CELLS + 1:
+        raise SchemaError(f"{what}: the type is {type(values).__name__}, give {wanted}")
+    entries = list(islice(values, MAX_CELLS + 2))
+    if len(entries) > MAX_CELLS + 1:
         raise SchemaError(f"{what}: more than {MAX_CELLS:,} entries; use a coarser domain")
-    return found
+    return entries
 
 
 def _number(value: Any, what: str) -> float:
     if type(value) is not int and (not isinstance(value, Real) or isinstance(value, bool)):
         raise SchemaError(f"{what}: one is of type {type(value).__name__}; give numbers")
     try:
-        return float(value) + 0.0  # turns -0.0 into 0.0, which prints and compares the same everywhere
+        # adding 0.0 converts -0.0 to 0.0
+        return float(value) + 0.0
     except OverflowError:
         return math.inf
 
 
 def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
-    """Texts that mean missing.  Raises: SchemaError."""
+    """Return the texts for missing values as a checked tuple; raise SchemaError."""
     if texts == ():
         return ()
     who = f"attribute {shown(name)}"
     entries = tuple(sequence(texts, f"missing_values of {who}", "a list of texts"))
-    if len(entries) > MAX_MISSING:
-        raise SchemaError(f"{who} has more than {MAX_MISSING:,} texts that mean missing; leave some out")
+    if len(entries) > _MAX_MISSING_VALUES:
+        raise SchemaError(f"{who} has more than {_MAX_MISSING_VALUES:,} texts that mean missing; leave some out")
     for text in entries:
         check_text(text, f"a text that means missing of {who}", MAX_LABEL)
     if len(set(entries)) < len(entries):
@@ -499,8 +518,9 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
 
 
 def _cell_of(value: Any, unit: str, what: str) -> int:
-    """Number of the calendar cell that a date, or a text of one, belongs to.  Raises: SchemaError."""
-    if isinstance(value, date):  # the date of a time, too
+    """Return the number of the calendar cell that contains a date; raise SchemaError for other values."""
+    # a datetime is a date, too, and is reduced to its day
+    if isinstance(value, date):
         value = date(value.year, value.month, value.day).isoformat()
     period = read_period(value) if isinstance(value, str) else None
     number = None if period is None else period.number(unit)
@@ -509,11 +529,11 @@ def _cell_of(value: Any, unit: str, what: str) -> int:
             f"{what} is {shown(value)}; give a date such as 2024-03-15, or a {unit} as ISO 8601 writes it"
         )
     if period.day.year > MAX_YEAR:
-        raise SchemaError(f"{what} lies beyond the year {MAX_YEAR}; give an earlier one, and clip later dates")
+        raise SchemaError(f"{what} is after the year {MAX_YEAR}; give an earlier date, and clip later dates")
     return number
 
 
-def _call(build: Callable[..., Attribute], domain: Any, options: dict[str, Any], name: str) -> Attribute:
+def _build_attribute(build: Callable[..., Attribute], domain: Any, options: dict[str, Any], name: str) -> Attribute:
     try:
         return build(domain, **options)
     except TypeError:

@@ -1,10 +1,9 @@
 """Workloads: weighted groups of linear counting queries.
 
-Groups that ask the same of other attributes, as arrays: of a hundred thousand groups few have to be looked at.
-
-Workloads: groups of linear counting queries, each group on a set of attributes, with weights.
-
-A product group as one part, where weights of single queries or a complement do not factor.
+A group has the queries of a family on a set of attributes. Its query matrix is a Kronecker product of
+parts, unless the queries have individual weights. Groups that are equal up to attribute names form
+equivalence classes, so that the cost of many computations depends on the number of classes instead of
+the number of groups, which can be 100,000.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ _Item = TypeVar("_Item")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AlikeGroups:
-    """Groups whose queries and ranks are the same.
+    """Equivalence class of groups that are equal up to the names of their attributes.
 
     Attributes
     ----------
-    numbers : which groups of the workload, in order, shape (groups,).
-    ranks : positions of their attributes, those first that come first in the schema.
-    places : their attributes, as positions in the schema and in its order, shape (groups, attributes).
+    numbers : positions of the groups in the workload, increasing, shape (groups,).
+    ranks : axes of a group, sorted by the positions of their attributes in the schema.
+    places : sorted positions of the attributes in the schema, shape (groups, attributes).
     """
 
     numbers: Index
@@ -59,7 +58,7 @@ class AlikeGroups:
 
 
 def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
-    """Yield all subsets in the order of the items, small ones first.
+    """Yield all subsets by increasing size, in the order of the items.
 
     >>> list(subsets("ab"))
     [(), ('a',), ('b',), ('a', 'b')]
@@ -68,68 +67,94 @@ def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
 
 
 def alike_groups(groups: Sequence[Group], order: Mapping[str, int]) -> list[AlikeGroups]:
-    """Return the kinds of groups, in the order of their first ones; ``order`` has the positions of attributes."""
+    """Return the equivalence classes of groups, in the order of their first members.
+
+    Parameters
+    ----------
+    order : position of each attribute in the schema.
+    """
     flat = [part for group in groups for part in group.parts]
-    unlike = {id(part): part for part in flat}  # the groups keep them alive
-    known: dict[Any, int] = {}
-    number = {i: known.setdefault((part.axes, part.key), len(known)) for i, part in unlike.items()}
-    parts = np.fromiter(map(number.__getitem__, map(id, flat)), np.int64, len(flat))
+    # ids are unique because the groups hold references to their parts
+    distinct_parts = {id(part): part for part in flat}
+    key_numbers: dict[Any, int] = {}
+    part_numbers = {
+        i: key_numbers.setdefault((part.axes, part.key), len(key_numbers)) for i, part in distinct_parts.items()
+    }
+    parts = np.fromiter(map(part_numbers.__getitem__, map(id, flat)), np.int64, len(flat))
     names = itertools.chain.from_iterable([group.attributes for group in groups])
-    places = np.fromiter(map(order.__getitem__, names), np.int64)
-    own = {i: known.setdefault(g.key, len(known)) for i, g in enumerate(groups) if g.query_weights is not None}
-    # 0 is for no weights: `known` counts from 0 where no group has a part
-    weights = np.array([1 + own.get(i, -1) for i in range(len(groups))] if own else [0] * len(groups), dtype=np.int64)
+    attribute_positions = np.fromiter(map(order.__getitem__, names), np.int64)
+    weight_numbers = {
+        i: key_numbers.setdefault(g.key, len(key_numbers)) for i, g in enumerate(groups) if g.query_weights is not None
+    }
+    # 0 denotes a group without query weights, therefore the shift of the key numbers by 1
+    weights = np.array(
+        [1 + weight_numbers.get(i, -1) for i in range(len(groups))] if weight_numbers else [0] * len(groups),
+        dtype=np.int64,
+    )
     shapes = np.array([(len(g.attributes), len(g.parts)) for g in groups], dtype=np.int64).reshape(-1, 2)
-    start_of_places, start_of_parts = (np.cumsum(shapes, axis=0) - shapes).T
-    out = []
+    first_position, first_part = (np.cumsum(shapes, axis=0) - shapes).T
+    classes = []
     first, shape = numbered(shapes)
     for s, (k, count) in enumerate(shapes[first].tolist()):
         members = np.flatnonzero(shape == s)
-        at = places[start_of_places[members, None] + np.arange(k)]
-        ranks = np.argsort(at, axis=1, kind="stable")
-        asked = parts[start_of_parts[members, None] + np.arange(count)]
-        firsts, kind = numbered(np.column_stack([asked, ranks, weights[members]]))
-        sorted_places = np.take_along_axis(at, ranks, axis=1)
-        for number_of_kind, example in enumerate(firsts.tolist()):
-            chosen = kind == number_of_kind
-            out.append(
-                AlikeGroups(numbers=members[chosen], ranks=tuple(ranks[example].tolist()), places=sorted_places[chosen])
+        positions = attribute_positions[first_position[members, None] + np.arange(k)]
+        ranks = np.argsort(positions, axis=1, kind="stable")
+        group_parts = parts[first_part[members, None] + np.arange(count)]
+        examples, class_numbers = numbered(np.column_stack([group_parts, ranks, weights[members]]))
+        sorted_positions = np.take_along_axis(positions, ranks, axis=1)
+        for class_number, example in enumerate(examples.tolist()):
+            in_class = class_numbers == class_number
+            classes.append(
+                AlikeGroups(
+                    numbers=members[in_class], ranks=tuple(ranks[example].tolist()), places=sorted_positions[in_class]
+                )
             )
-    return sorted(out, key=lambda alike: int(alike.numbers[0]))
+    return sorted(classes, key=lambda group_class: int(group_class.numbers[0]))
 
 
 def outside(alike: Sequence[AlikeGroups], spaces: Sequence[Sequence[int]]) -> Index:
-    """Return the numbers, in order, of groups with attributes whose set is not among ``spaces``, of rising positions.
+    """Return the numbers of the groups with a subset of attributes that is not among ``spaces``.
 
-    That is of groups with at least one such set, of all sets of attributes inside the group; shape (numbers,).
+    Parameters
+    ----------
+    alike : equivalence classes of the groups.
+    spaces : sets of attributes, as increasing positions in the schema.
+
+    Returns
+    -------
+    increasing group numbers, shape (numbers,).
     """
-    out: list[Index] = [np.zeros(0, dtype=np.int64)]
-    for size in range(1 + max((len(own.ranks) for own in alike), default=0)):
-        own_size = [space for space in spaces if len(space) == size]
-        known = np.array(own_size, dtype=np.int64).reshape(len(own_size), size)
-        inside = [
-            (own.numbers, own.places[:, list(positions)])
-            for own in alike
-            for positions in itertools.combinations(range(len(own.ranks)), size)
+    outside_groups: list[Index] = [np.zeros(0, dtype=np.int64)]
+    for size in range(1 + max((len(group_class.ranks) for group_class in alike), default=0)):
+        spaces_of_size = [space for space in spaces if len(space) == size]
+        listed = np.array(spaces_of_size, dtype=np.int64).reshape(len(spaces_of_size), size)
+        subsets_of_groups = [
+            (group_class.numbers, group_class.places[:, list(positions)])
+            for group_class in alike
+            for positions in itertools.combinations(range(len(group_class.ranks)), size)
         ]
-        _, kind = numbered(np.concatenate([known, *(places for _, places in inside)]))
-        held = np.zeros(int(kind.max(initial=0)) + 1, dtype=bool)
-        held[kind[: len(known)]] = True
-        groups = np.concatenate([numbers for numbers, _ in inside])
-        out.append(groups[~held[kind[len(known) :]]])
-    return np.unique(np.concatenate(out))
+        _, set_numbers = numbered(np.concatenate([listed, *(places for _, places in subsets_of_groups)]))
+        is_listed = np.zeros(int(set_numbers.max(initial=0)) + 1, dtype=bool)
+        is_listed[set_numbers[: len(listed)]] = True
+        groups = np.concatenate([numbers for numbers, _ in subsets_of_groups])
+        outside_groups.append(groups[~is_listed[set_numbers[len(listed) :]]])
+    return np.unique(np.concatenate(outside_groups))
 
 
-FORMAT = "workload/1"
+_FORMAT = "workload/1"
 MAX_GROUPS = 200_000
-SMALLEST_WEIGHT = 1e-100  # squares of weights and their inverses must stay numbers
-MAX_QUERY_WEIGHTS = 50_000_000
+# squares of weights and of their inverses must be finite and positive
+SMALLEST_WEIGHT = 1e-100
+_MAX_QUERY_WEIGHTS = 50_000_000
 FamilySpec = str | Family | Mapping[str, "str | Family"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One factor of a group: a family on some of the group's attributes; queries of a group are products of parts."""
+    """Factor of a group: a family on some attributes of the group.
+
+    Each query of the group is a product of one row from each part.
+    """
 
     axes: tuple[int, ...]
     family: Family
@@ -150,15 +175,15 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Group:
-    """Queries on one set of attributes.
+    """Queries of one family specification on one set of attributes.
 
     Attributes
     ----------
-    attributes : the attribute names, in the order given.
-    family : what was asked for: a word, a family value, or a mapping from attribute to either.
-    parts : the same as factors; a query of the group is one row of every part, the last part varying fastest.
-    weight : importance of every query of the group in the weighted objective; zero is legal.
-    query_weights : importance of each query on top of ``weight``, shape (count,), or None for one each.
+    attributes : names of the attributes.
+    family : the specification: a family name, a family, or a mapping from attribute to either.
+    parts : factors; a query is a product of one row of each part, the last part varying fastest.
+    weight : weight of all queries of the group in the weighted objective, 0 or more.
+    query_weights : weight of each query, multiplied by ``weight``, shape (count,). None is 1 for each.
     """
 
     attributes: tuple[str, ...]
@@ -180,20 +205,20 @@ class Group:
 
     @cached_property
     def is_weighted(self) -> bool:
-        """Whether any of its queries has a positive weight."""
+        """Whether at least one query has a positive weight."""
         return self.weight > 0 and (self.query_weights is None or bool(self.query_weights.any()))
 
     def named(self, axes: Iterable[int]) -> tuple[str, ...]:
-        """Return the names of the attributes at some positions."""
+        """Return the names of the attributes on these axes."""
         return tuple(map(self.attributes.__getitem__, axes))
 
     def ranks(self, schema: Schema) -> tuple[int, ...]:
-        """Return the positions of the attributes, those first that come first in the schema."""
+        """Return the axes, sorted by the positions of their attributes in the schema."""
         placed = [schema.order[name] for name in self.attributes]
         return tuple(sorted(range(len(placed)), key=placed.__getitem__))
 
     def spaces(self, schema: Schema) -> Iterator[tuple[int, ...]]:
-        """Yield the residual spaces inside, small ones first: positions of their attributes, as `ranks` orders them.
+        """Yield the residual spaces of the group by increasing size: axes in the order of `ranks`.
 
         >>> schema = Schema([Attribute.of_size(name, 2) for name in "abc"])
         >>> list(Workload(schema).add(("c", "a")).groups[0].spaces(schema))
@@ -203,13 +228,13 @@ class Group:
 
     @property
     def family_text(self) -> str:
-        """The family in one word per part, for tables."""
+        """Names of the families of the parts, for tables."""
         names = [p.family.name for p in self.parts]
         return " × ".join(names if len(set(names)) > 1 else names[:1]) or "total"
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """Hashable identity of the queries and their relative weights, whatever the attributes are called."""
+        """Hashable identity of the queries and their relative weights, without the attribute names."""
         digest = None if self.query_weights is None else hashlib.sha256(self.query_weights.tobytes()).hexdigest()
         return (tuple((p.axes, p.key) for p in self.parts), digest)
 
@@ -227,8 +252,8 @@ class Group:
 class Workload(Value):
     """Query groups over one schema; adding a group returns a new workload.
 
-    It iterates over its groups, while its length counts queries, which may be billions: where a list of the groups is
-    wanted, take ``groups``.
+    Iteration yields the groups, but ``len`` is the number of queries, which can be billions. For a
+    sequence of the groups use ``groups``.
 
     >>> schema = Schema([Attribute.of_size("age", 5), Attribute.categorical("sex", ["F", "M"])])
     >>> workload = Workload(schema).add(("age",), "range").add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
@@ -258,27 +283,26 @@ class Workload(Value):
 
         Parameters
         ----------
-        attributes : names of the attributes; no name at all asks for the total.
-        family : one family for every attribute, a joint family, or a mapping from each attribute to its family.
-        weight : importance of the group's queries, 0 or more.
-        query_weights : importance of each query, shape (count,), in the order of `describe`.
+        attributes : names of the attributes; an empty sequence denotes the total.
+        family : one family for all attributes, a joint family, or a mapping from attribute to family.
+        weight : weight of the group's queries, 0 or more.
+        query_weights : weight of each query, shape (count,), in the order of `describe`.
 
         Raises
         ------
-        WorkloadError : unknown or repeated attribute, a family that does not fit, or a weight that is no number.
+        WorkloadError : for a repeated attribute, an unsuitable family or an invalid weight.
+        SchemaError : for an unknown attribute.
         """
         if len(self.groups) >= MAX_GROUPS:
-            raise WorkloadError(
-                f"A workload holds at most {MAX_GROUPS:,} groups. Leave out groups that you do not need."
-            )
+            raise WorkloadError(f"A workload holds at most {MAX_GROUPS:,} groups. Leave some groups out.")
         return Workload(self.schema, (*self.groups, make_group(self.schema, attributes, family, weight, query_weights)))
 
     @classmethod
     def all_ways(cls, schema: Schema, ways: Iterable[int] = (1, 2, 3), family: FamilySpec = "auto") -> Workload:
-        """Return one group for every set of ``ways`` attributes.
+        """Return one group per set of ``ways`` attributes.
 
-        ``family="auto"`` asks marginals of categorical attributes and prefixes of numeric ones; a mapping may name the
-        family of some attributes and leaves the others to "auto".
+        With ``family="auto"`` categorical attributes have the family marginal, and numeric attributes
+        the family prefix. A mapping sets the families of some attributes; the others are as for "auto".
 
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
@@ -300,29 +324,32 @@ class Workload(Value):
                 schema[name]
             default |= family
         sets = [names for k in ways for names in itertools.combinations(schema.names, k)]
-        if isinstance(family, Mapping) or family == "auto":  # every attribute is fitted once, not once a group
-            fitted = {name: make_group(schema, name, {name: one}).parts[0] for name, one in default.items()}
-            at = [{n: replace(part, axes=(a,)) for n, part in fitted.items()} for a in range(max(ways, default=0))]
-            made = [
+        if isinstance(family, Mapping) or family == "auto":
+            # each family is bound once per attribute instead of once per group
+            fitted = {name: make_group(schema, name, {name: spec}).parts[0] for name, spec in default.items()}
+            parts_by_axis = [
+                {n: replace(part, axes=(a,)) for n, part in fitted.items()} for a in range(max(ways, default=0))
+            ]
+            all_groups = [
                 Group(
                     attributes=names,
                     family=MappingProxyType({name: default[name] for name in names}),
-                    parts=tuple(map(dict.__getitem__, at, names)),
+                    parts=tuple(map(dict.__getitem__, parts_by_axis, names)),
                 )
                 for names in sets
             ]
         else:
-            made = [make_group(schema, names, family) for names in sets]
-        return cls(schema, tuple(made))
+            all_groups = [make_group(schema, names, family) for names in sets]
+        return cls(schema, tuple(all_groups))
 
     @cached_property
     def queries(self) -> int:
-        """Exact number of queries, however large."""
+        """Exact number of queries, a Python integer of any size."""
         return sum(g.count for g in self.groups)
 
     @cached_property
     def alike(self) -> list[AlikeGroups]:
-        """The kinds of groups, in the order of their first ones."""
+        """Equivalence classes of the groups, in the order of their first members."""
         return alike_groups(self.groups, self.schema.order)
 
     def __len__(self) -> int:
@@ -332,7 +359,7 @@ class Workload(Value):
         return iter(self.groups)
 
     def headline(self) -> dict[str, str]:
-        """Return how much is asked."""
+        """Return the size of the workload for display."""
         sizes = {"attributes": len(self.schema), "groups": len(self.groups), "queries": self.queries}
         return {name: number(size) for name, size in sizes.items()}
 
@@ -341,24 +368,24 @@ class Workload(Value):
 
     @cached_property
     def starts(self) -> list[int]:
-        """Index of the first query of every group."""
+        """Index of the first query of each group."""
         return [0, *itertools.accumulate(g.count for g in self.groups)][:-1]
 
     def describe(self, index: int) -> str:
-        """Return query ``index`` in words; queries are numbered group after group."""
+        """Return the description of query ``index``; queries are numbered consecutively over the groups."""
         if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < self.queries:
             raise WorkloadError(f"There is no query {index!r}; this workload has queries 0 to {self.queries - 1:,}.")
-        which = bisect.bisect_right(self.starts, int(index)) - 1
-        return self.describe_in_group(which, int(index) - self.starts[which])
+        group = bisect.bisect_right(self.starts, int(index)) - 1
+        return self.describe_in_group(group, int(index) - self.starts[group])
 
     def describe_in_group(self, group: int, index: int) -> str:
-        """Return query ``index`` of group number ``group`` in words."""
-        asked = self.groups[group]
-        return parts_text(asked.parts, [self.schema[name] for name in asked.attributes], index) or "all records"
+        """Return the description of query ``index`` in group number ``group``."""
+        described = self.groups[group]
+        return parts_text(described.parts, [self.schema[name] for name in described.attributes], index) or "all records"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the workload, with its schema, as JSON-ready data."""
-        return {"format": FORMAT, "schema": self.schema.to_dict(), "groups": [g.to_dict() for g in self.groups]}
+        return {"format": _FORMAT, "schema": self.schema.to_dict(), "groups": [g.to_dict() for g in self.groups]}
 
     def to_json(self) -> str:
         """Return the workload, with its schema, as JSON text."""
@@ -366,14 +393,14 @@ class Workload(Value):
 
     @cached_property
     def _packed(self) -> bytes:
-        """The text, which several ask for and which takes long to write, in a few bytes a group."""
+        """Compressed JSON text, cached because it is needed repeatedly and slow to write."""
         return zlib.compress(json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":")).encode(), 1)
 
     @classmethod
     def from_dict(cls, data: object) -> Workload:
         """Rebuild a workload from `to_dict`; raise WorkloadError when the data is not one."""
-        if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("groups"), list):
-            raise WorkloadError(f'This is not a workload file. Give JSON with "format": "{FORMAT}" and "groups".')
+        if not isinstance(data, dict) or data.get("format") != _FORMAT or not isinstance(data.get("groups"), list):
+            raise WorkloadError(f'This is not a workload file. Give JSON with "format": "{_FORMAT}" and "groups".')
         schema = Schema.from_dict(data.get("schema"))
         if len(data["groups"]) > MAX_GROUPS:
             raise WorkloadError(f"The file has {len(data['groups']):,} groups; at most {MAX_GROUPS:,} are allowed.")
@@ -399,7 +426,10 @@ class Workload(Value):
 
 
 def parts_text(parts: Sequence[Part], attributes: Sequence[Attribute], index: int) -> str:
-    """Return one query of a product of parts in words, the last part varying fastest; empty for all records."""
+    """Return the description of a query in a product of parts; empty for the total.
+
+    The last part varies fastest.
+    """
     texts = []
     for part in reversed(parts):
         index, row = divmod(index, part.count)
@@ -414,36 +444,37 @@ def make_group(
     weight: float = 1.0,
     query_weights: npt.ArrayLike | None = None,
 ) -> Group:
-    """Return a checked group; see `Workload.add`. ``query_weights`` has shape (queries,)."""
+    """Return a checked group; for the parameters see `Workload.add`."""
     names = schema.named(attributes, error=WorkloadError)
     columns = [schema[name] for name in names]
     if isinstance(spec, Mapping):
         if set(spec) != set(names):
             raise WorkloadError(
-                f"The families are given for {', '.join(map(str, spec)) or 'no attribute'}, but the group is on "
+                f"The families are for {', '.join(map(str, spec)) or 'no attribute'}, but the group is on "
                 f"{', '.join(names) or 'no attribute'}. Give one family for each attribute of the group."
             )
         spec = MappingProxyType({name: spec[name] for name in names})
         parts = [
-            _usual_part(schema, axis, name, one)
-            if isinstance(one := spec[name], str)
-            else _part((axis,), family(one), columns)
+            _unparameterized_part(schema, axis, name, family_spec)
+            if isinstance(family_spec := spec[name], str)
+            else _part((axis,), family(family_spec), columns)
             for axis, name in enumerate(names)
         ]
     elif not names:
-        if (asked := family(spec)).arity != 1:
+        if (joint_family := family(spec)).arity != 1:
             raise WorkloadError(
-                f"The family '{asked.name}' was asked of no attribute. Name the attributes, or ask for the 'total'."
+                f"The family '{joint_family.name}' needs at least one attribute. Name the attributes, or use "
+                "the family 'total'."
             )
         parts = []
     else:
-        asked = family(spec)
-        sets = [(axis,) for axis in range(len(names))] if asked.arity == 1 else [tuple(range(len(names)))]
-        parts = [_part(axes, asked, columns) for axes in sets]
-    real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
-    if not real or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
+        joint_family = family(spec)
+        sets = [(axis,) for axis in range(len(names))] if joint_family.arity == 1 else [tuple(range(len(names)))]
+        parts = [_part(axes, joint_family, columns) for axes in sets]
+    is_real = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
+    if not is_real or not (weight == 0 or SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT):
         raise WorkloadError(
-            f"The weight was {str(weight)[:40]}. Give a number, 0 or more; above 0 from {SMALLEST_WEIGHT:g} to "
+            f"The weight is {str(weight)[:40]}. Give a number, 0 or more; above 0 from {SMALLEST_WEIGHT:g} to "
             f"{1 / SMALLEST_WEIGHT:g}."
         )
     group = Group(attributes=names, family=spec, parts=tuple(parts), weight=float(weight))
@@ -453,26 +484,26 @@ def make_group(
 
 
 @kept_with
-def _usual_part(schema: Schema, axis: int, name: str, asked: str) -> Part:
-    """A family without parameters on one attribute: a hundred thousand groups share a few hundred of them."""
-    return Part(axes=(axis,), family=family(asked).bind([schema[name]]), sizes=(schema[name].size,))
+def _unparameterized_part(schema: Schema, axis: int, name: str, family_name: str) -> Part:
+    """Part of a family without parameters on one attribute, cached because many groups share it."""
+    return Part(axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,))
 
 
-def _part(axes: tuple[int, ...], asked: Family, columns: Sequence[Attribute]) -> Part:
-    chosen = [columns[a] for a in axes]
-    return Part(axes=axes, family=asked.bind(chosen), sizes=tuple(c.size for c in chosen))
+def _part(axes: tuple[int, ...], unbound: Family, columns: Sequence[Attribute]) -> Part:
+    attributes = [columns[a] for a in axes]
+    return Part(axes=axes, family=unbound.bind(attributes), sizes=tuple(c.size for c in attributes))
 
 
 def _check_query_weights(values: npt.ArrayLike, count: int) -> npt.NDArray[np.float64]:
-    if count > MAX_QUERY_WEIGHTS:
-        raise WorkloadError(f"Weights for {count:,} queries are too many; at most {MAX_QUERY_WEIGHTS:,} are allowed.")
+    if count > _MAX_QUERY_WEIGHTS:
+        raise WorkloadError(f"Weights for {count:,} queries are too many; at most {_MAX_QUERY_WEIGHTS:,} are allowed.")
     try:
         weights = np.array(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
-        raise WorkloadError("The query weights must be numbers, one a query.") from None
+        raise WorkloadError("The query weights must be numbers, one per query.") from None
     if weights.shape != (count,) or not np.isfinite(weights).all() or (weights < 0).any():
         raise WorkloadError(
-            f"The query weights have shape {weights.shape}; give {count:,} finite numbers, each 0 or more, one a query."
+            f"The query weights have shape {weights.shape}; give {count:,} finite numbers, each 0 or more."
         )
     weights.flags.writeable = False
     return weights
@@ -483,27 +514,29 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
         raise WorkloadError(f'Group {number} of the file names no attributes. Write "attributes": [...].')
     names = tuple(data["attributes"])
     if not all(isinstance(name, str) for name in names):
-        raise WorkloadError(f"Group {number} of the file has an attribute that is no text.")
+        raise WorkloadError(f"Group {number} of the file has an attribute that is not a text.")
     spec, packed = spec_from_data(data.get("family")), data.get("query_weights")
     group = make_group(schema, names, spec, data.get("weight", 1.0))
     if packed is None:
         return group
     try:
-        most = 8 * min(group.count, MAX_QUERY_WEIGHTS) + 1
-        weights = np.frombuffer(zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), most), "<f8")
+        max_bytes = 8 * min(group.count, _MAX_QUERY_WEIGHTS) + 1
+        weights = np.frombuffer(
+            zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), max_bytes), "<f8"
+        )
     except (TypeError, ValueError, binascii.Error, zlib.error):
         raise WorkloadError(f"The query weights of group {number} of the file are damaged. Export it again.") from None
     return make_group(schema, names, spec, group.weight, weights)
 
 
 def whole_group(group: Group) -> Part:
-    """Return a product group as one part, where weights of single queries or a complement do not factor."""
+    """Return a product group as a single part, for uses that do not factor over the parts."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))
 
 
 class _Product(Family):
-    """The rows of a product of parts, chunk by chunk; only used to weight single queries."""
+    """Kronecker product of parts, generated in chunks of rows."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self.parts = parts
