@@ -1,17 +1,19 @@
 """Cosine basis, class coordinates and lifts of residual spaces.
 
-With T_i = [pi_i, N_i] along every attribute and U for what tuned complements pass on, M = (T_1 (x) ... (x) T_k) U is
-one invertible change of coordinates, and everything here is M or its inverse applied from one side or the other:
+With T_i = [pi_i, N_i] along every attribute and U for the pieces that tuned complements pass down,
+M = (T_1 (x) ... (x) T_k) U is one invertible change of coordinates, and this module applies M or
+its inverse from either side:
 
-    pieces     q M         a query -> what it asks of every residual space inside its attributes
+    pieces     q M         a query -> its coefficients on every residual space inside its attributes
     tables     M y         estimates of all those spaces -> the table
     rows       s M^-1      strategy rows on class coordinates -> rows on cells
     classes    M^-1 x      a table -> its class coordinates
 
-A table of pieces has the shape of the query: index 0 along an axis says that the attribute is not in the space, index
-k > 0 is class coordinate k of it.  T_i^-1 = [1^T; L_i] with L_i = N_i^T (I - pi_i 1^T), because N_i^T pi_i is what the
-second term takes away and 1^T N_i = 0; U^-1 = 2 I - U, because what is passed to an attribute is not passed on.  A lift
-is M^-1 cut to the spaces that are measured together; the ordinary one is the Kronecker product of the L_i.
+A table of pieces has the shape of the query: index 0 along an axis means that the attribute is not
+in the space, index k > 0 is its class coordinate k.  T_i^-1 = [1^T; L_i] with L_i = N_i^T (I - pi_i
+1^T), because the second term removes N_i^T pi_i, and 1^T N_i = 0.  U^-1 = 2 I - U, because pieces
+passed down to an attribute are not passed on.  A lift is M^-1 restricted to the spaces that are
+measured together; for one space it is the Kronecker product of the L_i.
 
 Source: QuerySmasher, section 6.2 (equation 3), where the pi_i are uniform and U = I.
 """
@@ -42,12 +44,12 @@ def basis(n: int) -> Array:
     """
     k, cell = np.arange(1, n)[None, :], np.arange(n)[:, None]
     out: Array = np.sqrt(2.0 / n) * np.cos(np.pi * (cell + 0.5) * k / n)
-    out.flags.writeable = False  # the cache hands the same array to everybody
+    out.flags.writeable = False  # all callers share the cached array
     return out
 
 
 def center(n: int, given: Array | None) -> Array:
-    """Return the center vector, uniform unless one is given. Shape (n,)."""
+    """Return the center vector, uniform for None. Shape (n,)."""
     return np.full(n, 1.0 / n) if given is None else given
 
 
@@ -60,20 +62,24 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     (2, 5, 4)
     """
     for matrix in reversed(matrices):
-        # always the last axis, and what comes of it goes to the front: then the axis before is last, and in the end
-        # all stand in order; the last axis of an array is contiguous, so that the first product needs no copy of it
+        # always contract the last axis and move the result to the front: then the axis before is
+        # last, and after all contractions the axes are in order; the last axis is contiguous, so
+        # the first product needs no copy
         if matrix is not None:
-            *before, n = tensor.shape  # not by np.tensordot, which takes five times as long when tensors are small
+            # np.tensordot takes five times as long for small tensors
+            *before, n = tensor.shape
             tensor = (tensor.reshape((math.prod(before), n)) @ matrix).reshape((*before, *matrix.shape[1:]))
         if matrix is None or matrix.ndim == 2:
             last = tensor.ndim - 1
             tensor = tensor.transpose((*range(first), last, *range(first, last)))
-    # one layout, whatever the matrices, so that sums over the result do not depend on who asked for it
+    # one memory layout for all matrices, so that sums over the result have the same last digit for
+    # all callers
     return np.asarray(tensor, order="C")
 
 
 def grouped(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
-    """Return a tensor with one axis for each set of its axes from ``first`` on; every axis is in one set.
+    """Return a tensor with one axis for each set of its axes from ``first`` on; every axis is in
+    one set.
 
     From shape (n_1, ..., n_k) to (product of n over the first set, ...).
 
@@ -97,12 +103,12 @@ def ungrouped(tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: 
 
 
 def _by_rows(rows: Array, shape: Sequence[int], matrices: Sequence[Array | None]) -> Array:
-    """Return rows (A_1 (x) ... (x) A_k), every row a table of a shape written out."""
+    """Return rows (A_1 (x) ... (x) A_k), where every row is a flattened table of the shape."""
     return _flat(contract(rows.reshape(len(rows), *shape), matrices, 1))
 
 
 def _flat(tensor: Array) -> Array:
-    """Return tables, shape (k, n_1, ..., n_d), as rows; -1 in their place would not do for no table at all."""
+    """Return tables, shape (k, n_1, ..., n_d), as rows; reshape(k, -1) fails for k = 0."""
     return tensor.reshape(len(tensor), math.prod(tensor.shape[1:]))
 
 
@@ -112,7 +118,8 @@ def part_of(count: int, space: Axes) -> tuple[Any, ...]:
 
 
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return where the class coordinates of spaces, one space after the other, stand in a flat table of pieces.
+    """Return the positions of spaces' class coordinates in a flat table of pieces, one space after
+    another.
 
     Shape (coordinates of all spaces,).
 
@@ -124,9 +131,10 @@ def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.in
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Multiply tables of pieces, shape (k, n_1, ..., n_d), by U from the right, by its inverse with sign -1; in place.
+    """Multiply tables of pieces, shape (k, n_1, ..., n_d), by U (sign 1) or its inverse (sign -1)
+    from the right, in place.
 
-    A pair's piece goes to its attributes and to the total.
+    A pair's piece is passed to its attributes and to the total.
     """
     for pair, complement in complements.items():
         passing = sign * _flat(tensor[part_of(tensor.ndim - 1, pair)])
@@ -183,27 +191,35 @@ def class_rows(
     centers: Sequence[Array | None] | None = None,
     complement: Complement | None = None,
 ) -> Array:
-    """Return the pieces of query rows on one space alone, shape (k, cells) to (k, product of (n - 1) over inside).
+    """Return the pieces of query rows on one space, shape (k, cells) to (k, product of (n - 1) over
+    inside).
 
-    ``inside`` counts attributes of the rows and is all of them when left out; centers have shape (n_i,), None for
-    uniform.  A complement is that of the two attributes of the rows.
+    Parameters
+    ----------
+    rows : query rows.
+    sizes : sizes of the rows' attributes.
+    inside : positions of the space's attributes; None for all attributes.
+    centers : centers of shape (n_i,), None for uniform.
+    complement : complement of the two attributes of the rows.
 
     >>> class_rows(np.eye(2), [2]).round(3)
     array([[ 0.707],
            [-0.707]])
     """
-    given = centers if centers is not None else [None] * len(sizes)
-    held = range(len(sizes)) if inside is None else inside
-    if complement is not None and len(held) < 2:  # a pair itself passes on and gets nothing
-        return pieces(rows, sizes, given, {(0, 1): complement})[:, positions(sizes, [tuple(held)])]
-    # a space of its own needs one vector, not a whole matrix, along every attribute outside it
-    return _by_rows(rows, sizes, [basis(n) if a in held else center(n, given[a]) for a, n in enumerate(sizes)])
+    centers_or_uniform = centers if centers is not None else [None] * len(sizes)
+    axes_inside = range(len(sizes)) if inside is None else inside
+    if complement is not None and len(axes_inside) < 2:  # the piece on the pair itself does not change
+        return pieces(rows, sizes, centers_or_uniform, {(0, 1): complement})[:, positions(sizes, [tuple(axes_inside)])]
+    # for a single space, attributes outside need one vector instead of a matrix
+    return _by_rows(
+        rows, sizes, [basis(n) if a in axes_inside else center(n, centers_or_uniform[a]) for a, n in enumerate(sizes)]
+    )
 
 
 class Lift:
     """L = L_1 (x) ... (x) L_k with L_i = N_i^T (I - pi_i 1^T), applied attribute by attribute.
 
-    ``centers`` gives pi_i, None for uniform, where L_i is N_i^T itself.
+    ``centers`` contains the pi_i, None for uniform, where L_i = N_i^T.
 
     >>> Lift((2, 3)).rows(np.eye(2)).shape
     (2, 6)
@@ -214,11 +230,12 @@ class Lift:
     def __init__(self, sizes: tuple[int, ...], centers: Sequence[Array | None] | None = None) -> None:
         self.sizes, self.cells = sizes, math.prod(sizes)
         self.dimension = math.prod(n - 1 for n in sizes)
-        given = centers if centers is not None else [None] * len(sizes)
+        centers_or_uniform = centers if centers is not None else [None] * len(sizes)
         self.matrices = [
-            # N^T 1 = 0, so uniform centers take nothing away; leaving the zero out keeps reversals exact
+            # N^T 1 = 0, so uniform centers subtract zero; skipping the subtraction keeps reversals
+            # exact
             basis(n).T if pi is None else basis(n).T - (basis(n).T @ pi)[:, None]
-            for n, pi in zip(sizes, given, strict=True)
+            for n, pi in zip(sizes, centers_or_uniform, strict=True)
         ]
 
     @property
@@ -227,9 +244,8 @@ class Lift:
         return tuple(len(m) for m in self.matrices)
 
     def degrees(self, axis: int) -> npt.NDArray[np.int64]:
-        """Return which cosine every class coordinate of an attribute is; odd ones change their sign on reversal.
-
-        Shape (n - 1,).
+        """Return the frequency of every class coordinate's cosine; odd ones change sign on
+        reversal. Shape (n - 1,).
         """
         return np.arange(1, self.sizes[axis])
 
@@ -238,26 +254,30 @@ class Lift:
         return _by_rows(class_rows, self.coordinates, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
-        """Return cell_rows @ L^T, shape (k, cells) to (k, class coordinates): class coordinates of tables."""
+        """Return cell_rows @ L^T, shape (k, cells) to (k, class coordinates): class coordinates of
+        tables.
+        """
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Contract a derivative by L, shape (class sizes..., sizes...), to one by L_axis, summed over its cells.
+        """Contract a derivative by L, shape (class sizes..., sizes...), to one by L_axis, summed
+        over its cells.
 
-        Shape (n_axis - 1,): a center moves all columns of L_axis alike.
+        Shape (n_axis - 1,): a center changes all columns of L_axis by the same vector.
         """
         count = len(self.sizes)
-        # a derivative by a Kronecker product, by one factor: the trace with each of the others
+        # derivative of a Kronecker product by one factor: the trace with each of the other factors
         others = [None if a == axis else L.ravel() for a, L in enumerate(self.matrices)]
         by_axis = contract(grouped(by_lift, [(a, count + a) for a in range(count)]), others)
         return np.asarray(by_axis.reshape(self.matrices[axis].shape).sum(axis=1))
 
 
 class SplitLift(Lift):
-    """The lift of residual spaces that are measured together, on the table of all their attributes.
+    """Lift of residual spaces that are measured together, on the table of all their attributes.
 
-    ``spaces`` names the positions of the attributes of every space, ``complements`` the tuned complements by positions
-    of their pair.  One space that holds all attributes is the ordinary case with complements.
+    ``spaces`` has the positions of every space's attributes, ``complements`` the tuned complements
+    by positions of their pair.  One space on all attributes is a single residual space with
+    complements.
 
     >>> SplitLift((2, 3), None, ((), (0,), (0, 1))).rows(np.eye(4)).shape
     (4, 6)
@@ -295,9 +315,10 @@ class SplitLift(Lift):
 
 
 class WholeTable(Lift):
-    """The lift of a problem on the cells of a table in the whole cosine basis, constants included.
+    """Lift of a problem on the cells of a table in the full cosine basis, constants included.
 
-    An orthogonal change of coordinates, in which reversals and swaps are signed permutations.
+    This is an orthogonal change of coordinates in which reversals and swaps are signed
+    permutations.
 
     >>> WholeTable((2, 3)).rows(np.eye(6)).shape
     (6, 6)
@@ -312,7 +333,7 @@ class WholeTable(Lift):
 
 
 class WholeDomain(Lift):
-    """The lift of a problem on the cells themselves, where nothing is split off: the identity."""
+    """Identity lift, for a problem on the cells without residual spaces."""
 
     one_space = False
 

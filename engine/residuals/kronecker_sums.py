@@ -1,11 +1,11 @@
 """Grams as sums of Kronecker products.
 
-Grams of subworkloads as sums of Kronecker products: terms added up, cut to some axes, written out.
-
-A sum of products is a product again where its terms differ on one set of axes only; a product needs no Gram of its own,
+Terms are merged, restricted to some axes, or expanded into one matrix.  A sum of products is a
+single product if its terms differ on one set of axes only; a product needs no matrix of its own,
 because a Kronecker Gram has a Kronecker optimum.
 
-Rows with the Gram of a part's queries, as few as can be: what tuning and unions compute with in place of queries.
+`part_rows` and `product_rows` return few rows with the Gram of a part's queries, in place of all
+query rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
 
 
 def merge(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload with terms that differ on one set of axes only added up."""
+    """Return the terms of a subworkload, where terms that differ on one set of axes only are added
+    up.
+    """
     terms: Merged = [(t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors)) for t in sub.terms]
     changed = True
     while changed:
@@ -69,20 +71,22 @@ def units(terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: i
 
 def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
     """Return one Gram on ``axes`` from the factors of the terms that lie inside them."""
-    own = tuple(sizes[a] for a in axes)
+    own_sizes = tuple(sizes[a] for a in axes)
     inside = [(c, [(a, f) for a, f in factors if set(a) <= set(axes)]) for c, factors in terms]
-    whole = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
-    if len(whole) == len(inside):
-        return add_factors(whole, own)
-    dimension = math.prod(n - 1 for n in own)
+    full_factors = [(c, f[0][1]) for c, f in inside if len(f) == 1 and f[0][0] == axes]
+    if len(full_factors) == len(inside):
+        return add_factors(full_factors, own_sizes)
+    dimension = math.prod(n - 1 for n in own_sizes)
     gram = np.zeros((dimension, dimension))
     for c, factors in inside:
         gram += c * _kronecker(factors, axes)
-    return Factor(sizes=own, matrix=gram)
+    return Factor(sizes=own_sizes, matrix=gram)
 
 
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the weighted sum of factors on the same axes, of low rank when all are and it pays."""
+    """Return the weighted sum of factors on the same axes, of low rank if all are and rows take
+    less memory.
+    """
     if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
         rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
         return Factor(sizes=sizes, matrix=rows, low_rank=True)
@@ -97,20 +101,22 @@ def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:
     out: Array = np.ones((1, 1))
     order: list[int] = []
     shape: list[int] = []
-    for own, factor in factors:
+    for factor_axes, factor in factors:
         out = np.asarray(np.kron(out, factor.dense()), dtype=float)
-        order += [axes.index(a) for a in own]
+        order += [axes.index(a) for a in factor_axes]
         shape += [n - 1 for n in factor.sizes]
     position = [order.index(k) for k in range(len(order))]
     moved = out.reshape(*shape, *shape).transpose(*position, *(len(shape) + p for p in position))
     return moved.reshape(out.shape)
 
 
-CHUNKS = 1 << 22  # entries of rows that come at a time
+# entries of one chunk of rows
+MAX_CHUNK_ENTRIES = 1 << 22
 
 
 def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows on the cells of a part with the same Gram as its queries, at most as many as cells or queries.
+    """Return rows on the cells of a part with the same Gram as its queries, at most as many as
+    cells or queries.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> group = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "range").groups[0]
@@ -120,16 +126,20 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
     if len(part.sizes) == 1 and part.count > part.sizes[0]:
         eigenvalues, U = scipy.linalg.eigh(part.family.gram(part.sizes, weights), check_finite=False)
         return np.asarray((U * np.sqrt(np.maximum(eigenvalues, 0.0))).T)
-    waiting: list[Array] = []
+    stacked: list[Array] = []
     for start, chunk in part.family.chunks(part.sizes):
-        waiting.append(chunk if weights is None else chunk * np.sqrt(weights[start : start + len(chunk), None]))
-        if sum(map(len, waiting)) > 2 * chunk.shape[1]:
-            waiting = [fewer(np.concatenate(waiting))]
-    return fewer(np.concatenate(waiting))
+        stacked.append(chunk if weights is None else chunk * np.sqrt(weights[start : start + len(chunk), None]))
+        if sum(map(len, stacked)) > 2 * chunk.shape[1]:
+            stacked = [fewer(np.concatenate(stacked))]
+    return fewer(np.concatenate(stacked))
 
 
 def product_rows(group: Group) -> Array:
-    """Return the same, shape (rows, cells), for a group without weights of single queries, in the order given."""
+    """Return rows with the Gram of a group's queries, shape (rows, cells), with cells in the
+    group's attribute order.
+
+    The group has no per-query weights.
+    """
     out: Array = np.ones((1, 1))
     for part in group.parts:
         out = np.asarray(np.kron(out, part_rows(part)), dtype=float)
@@ -137,7 +147,7 @@ def product_rows(group: Group) -> Array:
 
 
 def fewer(rows: Array) -> Array:
-    """Return at most as many rows as columns with the same Gram, shape (rows, columns)."""
+    """Return rows with the same Gram, at most as many as columns, shape (rows, columns)."""
     if len(rows) <= rows.shape[1]:
         return rows
     return np.asarray(scipy.linalg.qr(rows, mode="r", check_finite=False)[0][: rows.shape[1]])
@@ -149,5 +159,5 @@ def rows_bytes(part: Part) -> int:
     return 8 * (
         cells * cells * 4
         if len(part.sizes) == 1
-        else 3 * min(part.count * cells, 2 * cells * cells + max(CHUNKS, cells))
+        else 3 * min(part.count * cells, 2 * cells * cells + max(MAX_CHUNK_ENTRIES, cells))
     )

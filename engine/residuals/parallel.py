@@ -1,12 +1,13 @@
 """Parallel strategy searches with progress and cancellation.
 
-By default large work goes to loky processes, one a core, with one thread of linear algebra each.  Whoever wants another
-place says so in one line, `with joblib.parallel_config("dask", ...)`, and gets the same plan: a search is the same
-function of the same numbers wherever it runs.
+By default large work runs in loky processes, one per core, with one thread of linear algebra each.
+The caller can choose another backend with `with joblib.parallel_config("dask", ...)` and gets the
+same plan: a search is a pure function of its inputs.
 
-The main thread never waits in joblib: it hears results through a queue and tells progress in between.  Searches go on
-while a file exists that the main process holds, so that a cancel, or the end of the main process, ends them within one
-evaluation, and workers of a pool survive it.
+The main thread never blocks in joblib: a listener thread puts results into a queue, and the main
+thread reports progress in between.  Searches run while a file of the main process exists, so that
+cancelling, or the end of the main process, stops them within one evaluation, while the workers of a
+pool survive.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ if TYPE_CHECKING:
     import joblib
 
 
-WORTH = 2.0  # seconds of work from which processes pay
-EVERY = 0.1  # seconds between two looks at the queue
-PATIENCE = 5.0  # seconds to wait for searches that were told to stop; those of a lost machine are left behind
+# expected seconds of work above which worker processes save time
+MIN_PARALLEL_S = 2.0
+# seconds between two calls of the progress function
+PROGRESS_INTERVAL_S = 0.1
+# seconds to wait for cancelled searches; those on an unreachable machine are abandoned
+CANCEL_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Task:
-    """One search with what is known about it; see `Search.run`."""
+    """One search with initial weights; see `Search.run`."""
 
     search: Search
     known: Array | None = None
@@ -50,23 +54,32 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Leash:
-    """How a search in another process hears that it should stop: a file of the main process, its machine, a moment."""
+    """Cancellation signal of a search in another process.
+
+    Attributes
+    ----------
+    file : a search stops when this file of the main process no longer exists.
+    machine, process : host name and process number of the main process.
+    deadline : time limit on the wall clock, because monotonic clocks of two machines are not
+        comparable.
+    """
 
     file: str
     machine: str
     process: int
-    deadline: float  # on the wall clock, because monotonic clocks of two machines have nothing in common
+    deadline: float
 
 
 def workers_for(seconds: float, searches: int, bytes_each: float, memory: float, asked: int | None) -> int | None:
-    """Return how many workers to use: 0 for none, -1 for as many as there are, None for what joblib was told.
+    """Return the number of workers: 0 for no workers, -1 for one per core, None for joblib's
+    configuration.
 
     Parameters
     ----------
-    seconds : forecast of the work.
-    searches : how many there are.
-    bytes_each, memory : what one search needs, and what all may take together.
-    asked : what the user said; None lets the engine choose.
+    seconds : expected time of the work.
+    searches : number of searches.
+    bytes_each, memory : bytes of one search, and of all together at most.
+    asked : number of workers that the user set; None for a choice of the engine.
     """
     if searches < 2 or asked == 1:
         return 0
@@ -80,15 +93,17 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
         return -1 if number is None else None
     fitting = int(memory // max(bytes_each, 1.0))
     best = min(joblib.cpu_count(), searches, fitting)
-    return best if seconds > WORTH and best > 1 else 0
+    return best if seconds > MIN_PARALLEL_S and best > 1 else 0
 
 
 def configured() -> bool:
-    """Return whether the caller chose a place or a number of workers with `joblib.parallel_config`."""
+    """Return whether the caller chose a backend or a number of workers with
+    `joblib.parallel_config`.
+    """
     from joblib.parallel import get_active_backend
 
     (threads, _), (processes, number) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
-    # a preference moves only what nobody chose
+    # a preference changes the backend only if the caller chose none
     return type(threads) is type(processes) or number not in (None, 1)
 
 
@@ -99,15 +114,18 @@ def search_all(
 
     Parameters
     ----------
-    workers : number of workers; None leaves it to the caller's joblib configuration.
-    deadline : on the monotonic clock.
-    hear : called about ten times a second with the number of searches that ended; may raise to cancel.
+    tasks : the searches.
+    workers : number of workers; None for the caller's joblib configuration.
+    deadline : time limit on the monotonic clock.
+    hear : called about ten times per second with the number of searches that ended; may raise to
+        cancel.
     """
     import joblib
     from joblib.externals.loky import get_reusable_executor
     from joblib.parallel import get_active_backend
 
-    # processes of a pool may not have children; they search in threads, which linear algebra lets run side by side
+    # daemonic processes of a pool may not have children, so they use threads; linear algebra
+    # releases the GIL
     prefer = "threads" if multiprocessing.current_process().daemon else "processes"
     backend, _ = get_active_backend(prefer=prefer)
     _check_workers(backend)
@@ -117,83 +135,87 @@ def search_all(
         file=name, machine=platform.node(), process=os.getpid(), deadline=time.time() + deadline - time.monotonic()
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
-    # threads share one setting for linear algebra: with it in place here, none of them changes it under another
+    # threads share one setting for linear algebra: it is set here once, so that no thread changes
+    # it for another
     with one_thread():
         streams = "generator_unordered" if backend.supports_return_generator else "list"
-        crew = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
+        pool = joblib.Parallel(n_jobs=workers, prefer=prefer, return_as=streams, batch_size=1)
         calls = (joblib.delayed(_search)(task, leash) for task in tasks)
-        listener = threading.Thread(target=_listen, args=(crew, calls, results), daemon=True)
+        listener = threading.Thread(target=_listen, args=(pool, calls, results), daemon=True)
         listener.start()
         done = 0
         try:
             while True:
                 hear(done)
                 try:
-                    found = results.get(timeout=EVERY)
+                    result = results.get(timeout=PROGRESS_INTERVAL_S)
                 except queue.Empty:
                     continue
-                if found is None:
+                if result is None:
                     return
-                if isinstance(found, BaseException):
-                    raise found
-                assert isinstance(found, tuple)
+                if isinstance(result, BaseException):
+                    raise result
+                assert isinstance(result, tuple)
                 done += 1
-                yield found
+                yield result
         finally:
             Path(name).unlink(missing_ok=True)
-            listener.join(PATIENCE)
+            listener.join(CANCEL_TIMEOUT_S)
             if multiprocessing.parent_process() is not None and type(backend).__name__ == "LokyBackend":
-                # a process of somebody's pool joins its children when it ends, and idle workers would stay for minutes
+                # a process of a multiprocessing pool joins its children when it ends; idle workers
+                # would delay it by minutes
                 get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
 def _check_workers(backend: object) -> None:
-    """Raise PlanError unless all workers of a Dask cluster can import the engine: one that cannot would fall silent."""
+    """Raise PlanError unless all workers of a Dask cluster can import the engine; others would
+    never return a result.
+    """
     if (client := getattr(backend, "client", None)) is None:
         return
-    found = client.run(pkgutil.get_data, "engine", "py.typed", on_error="return")
-    lost = [name for name, data in found.items() if not isinstance(data, bytes)]
+    results = client.run(pkgutil.get_data, "engine", "py.typed", on_error="return")
+    lost = [name for name, data in results.items() if not isinstance(data, bytes)]
     if lost:
         raise PlanError(
-            f"{len(lost)} of {len(found)} workers of the cluster cannot import the engine; the first is {lost[0]}. "
+            f"{len(lost)} of {len(results)} workers of the cluster cannot import the engine; the first is {lost[0]}. "
             "Install there what is installed here, in the same versions, or plan without the cluster."
         )
 
 
-def _listen(crew: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]) -> None:
+def _listen(pool: joblib.Parallel, calls: Iterable[object], results: queue.SimpleQueue[object]) -> None:
     try:
-        for found in crew(calls):
-            results.put(found)
+        for result in pool(calls):
+            results.put(result)
         results.put(None)
     except BaseException as error:
         results.put(error)
 
 
 def _search(task: Task, leash: Leash) -> tuple[str, Solution] | Cancelled:
-    """Search in a worker; the deadline of the search is on the clock of this machine afterwards."""
-    here, child = platform.node() == leash.machine, os.getppid() == leash.process
+    """Search in a worker, with the deadline converted to this machine's monotonic clock."""
+    is_same_machine, is_child = platform.node() == leash.machine, os.getppid() == leash.process
 
     def watch(gap: float = 0.0) -> None:
-        if here and (_gone(leash.process) or (child and os.getppid() != leash.process)):
+        if is_same_machine and (_has_ended(leash.process) or (is_child and os.getppid() != leash.process)):
             if type(multiprocessing.current_process()).__name__.startswith("Loky"):
-                os._exit(1)  # it would wait some minutes for more work that cannot come
-            raise Cancelled("The process that asked is gone.")
-        if here and not Path(leash.file).exists():
+                os._exit(1)  # an idle worker would otherwise wait minutes for work
+            raise Cancelled("The process that started this search has ended.")
+        if is_same_machine and not Path(leash.file).exists():
             raise Cancelled("The search was cancelled.")
 
     search = task.search
-    left = leash.deadline - time.time()
-    timed = replace(search, options=replace(search.options, deadline=time.monotonic() + left))
+    seconds_left = leash.deadline - time.time()
+    timed_search = replace(search, options=replace(search.options, deadline=time.monotonic() + seconds_left))
     try:
         watch()
         with alone():
-            return search.key, timed.run(task.known, task.near, watch)
+            return search.key, timed_search.run(task.known, task.near, watch)
     except Cancelled as error:
         return error
 
 
-def _gone(process: int) -> bool:
-    if os.name == "nt":  # where the same call would end the process
+def _has_ended(process: int) -> bool:
+    if os.name == "nt":  # os.kill with signal 0 ends the process on Windows
         return False
     try:
         os.kill(process, 0)

@@ -13,7 +13,8 @@ from engine._arrays import Array
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
-Role = int  # attributes with the same one are asked alike
+# attributes with the same role occur in the same way in the workload
+Role = int
 
 
 def digest(vector: Array | None) -> bytes | None:
@@ -22,13 +23,16 @@ def digest(vector: Array | None) -> bytes | None:
 
 
 def swapped(values: Array, m: int, k: int) -> Array:
-    """Return what has the class coordinates of a pair, shape (m k, ...), with its attributes the other way round."""
+    """Return values by class coordinates of a pair, shape (m k, ...), for the pair in reverse
+    order.
+    """
     return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """How a pair passes its class coordinates c down: c D_i and c D_j to its attributes, c D_0 to the total.
+    """Matrices that pass a pair's class coordinates c down: c D_i and c D_j to its attributes, c
+    D_0 to the total.
 
     Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see
     `engine.residuals.tuning.complements`.
@@ -43,7 +47,7 @@ class Complement:
         return hashlib.sha256(b"".join(a.tobytes() for a in (*self.by_axis, self.by_total))).digest()
 
     def turned(self) -> Complement:
-        """Return the same for the pair in the other order."""
+        """Return the complement of the pair in reverse order."""
         m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
         first, second, total = (swapped(D, m, k) for D in (*self.by_axis, self.by_total))
         return Complement(by_axis=(second, first), by_total=total)
@@ -51,14 +55,16 @@ class Complement:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Split:
-    """How queries split over residual spaces; without entries, the split of the paper.
+    """Split of queries over residual spaces; without entries, the published split.
 
     Attributes
     ----------
-    centers : vector with sum 1 for every attribute that is not split at its mean.
-    complements : how queries on a pair split, attributes in schema order, for pairs that are not split as products.
+    centers : vector with sum 1 for every attribute with a non-uniform center.
+    complements : tuned complement of every pair, attributes in schema order, that is not split as a
+        product.
     unions : the attributes of one table -> the residual spaces that one strategy measures together.
-    stopped : which of the limits "memory", "time" and "work" kept the search for it from going on.
+    stopped : the limits, of "memory", "time" and "work", that ended or prevented the search for the
+        split.
 
     >>> Split(centers={"a": np.array([1.0, 0.0])}).given(("b", "a"))
     [None, array([1., 0.])]
@@ -70,7 +76,8 @@ class Split:
     stopped: frozenset[str] = frozenset()
 
     def towards_uniform(self, share: float) -> Split:
-        """Return the split with so much of what sets its centers and complements apart from uniform ones.
+        """Return the interpolation between uniform centers without complements (share 0) and this
+        split (share 1).
 
         >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
         array([0.75, 0.25])
@@ -96,7 +103,9 @@ class Split:
         return self.complements[names[::-1]].turned()
 
     def inside(self, names: Space) -> dict[Axes, Complement]:
-        """Return the complements of pairs inside ``names``, which are in schema order, by positions."""
+        """Return the complements of pairs inside ``names``, which are in schema order, by
+        positions.
+        """
         at = {name: i for i, name in enumerate(names)}
         return {(at[a], at[b]): c for (a, b), c in self.complements.items() if a in at and b in at}
 

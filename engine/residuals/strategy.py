@@ -1,19 +1,16 @@
-"""Strategies: rows measured on a residual space, and their joint sensitivity.
+"""Strategies measured on residual spaces, and their joint sensitivity.
 
-Strategies: what is measured on a residual space, and what the answers then say.
+A record in cell x changes the answers of strategy k by its column at x, whose norm is a product
+over the factors of the strategy.  The joint sensitivity of several strategies is therefore the
+maximum over x of a sum of products of non-negative tables, each on a few attributes; this is
+tighter than the sum of the strategies' own maxima.  It is computed in two steps.
 
-What the dearest cell of all costs where several strategies are released: the largest sum over cells, not the sum of
-the largest.
-
-A record in cell x moves strategy k by its column at x, whose norm is a product over the factors of the strategy.  So
-the cost of x is a sum of products of tables with no negative entry, each on a few attributes, and its maximum is found
-in two steps.
-
-    Left out are values of an attribute for which another one is at least as dear in every table: of prefixes all but
-    the first, of marginals all but one, of ranges all but the middle.
-    What remains is eliminated attribute by attribute, the tables on it added up and its largest value kept.  Tables
-    that together would have more than `MOST` cells are kept apart, which takes a sum of maxima for the maximum of a sum
-    and can only make the bound larger.  Below that size the bound is exact, but for rounding.
+    Dominated values are removed: values of an attribute for which another value is at least as
+    large in every table. Prefix queries keep the first value only, marginals keep one value, and
+    ranges the one in the middle. The remaining attributes are eliminated one by one: the tables on
+    an attribute are added up and maximised over its values.  Tables with more than `MOST` joint
+    cells stay separate, which replaces the maximum of a sum by a sum of maxima and can only make
+    the bound larger.  Below that size the bound is exact up to rounding.
 
 Source: Dechter and Rish 2003 (mini-bucket elimination).
 """
@@ -33,8 +30,10 @@ from engine._arrays import Array, Index, thin_svd
 from engine.residuals.basis import basis
 from engine.residuals.split import Axes, Space
 
-APART, TURNED = 1e-9, 1e-5  # by which rows may leave the span of others, and differ from a turn of them
-LEAVING = 1e-6  # a class row that leaves the measured span by more than this share cannot be answered
+# tolerances for rows to be in the span of others, and for a matrix to be orthogonal
+SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
+# share of a class row outside the measured span above which it cannot be answered
+LEAVING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,11 +45,11 @@ class Strategy:
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
     pinv : maps strategy answers to class coordinates, shape (class coordinates, measurements).  The estimate of a class
-        row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.  In an explicit strategy the cells
-        themselves take the place of the class coordinates.
+        row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.  In an explicit
+        strategy the cells take the place of the class coordinates.
     complete : whether every class coordinate is measured, or only the span of the workload.
-    measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, class coordinates), where who
-        made the strategy knows them; None otherwise.
+    measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, class
+        coordinates); None to compute them.
     """
 
     sizes: tuple[int, ...]
@@ -60,20 +59,26 @@ class Strategy:
     measured: Array | None = None
 
     def by_rows(self, rows: Array) -> Strategy | None:
-        """Return the strategy with other rows that measure the same, shape (measurements, cells), or None.
+        """Return the equivalent strategy with other rows, shape (measurements, cells), or None if
+        the rows are not equivalent.
 
-        They do where they are its own rows, turned: their answers say the same of every cell, at the same cost.
+        Rows are equivalent if they are an orthogonal transform of these: answers then have the same
+        information about every cell, at the same privacy cost.
         """
         if rows.shape != self.rows.shape or not np.isfinite(rows).all():
             return None
         if np.array_equal(rows, self.rows):
             return self
-        turn = np.linalg.lstsq(self.rows.T, rows.T)[0].T
-        same = np.allclose(turn @ self.rows, rows, rtol=0.0, atol=APART * float(np.abs(self.rows).max(initial=0.0)))
-        if not same or not np.allclose(turn @ turn.T, np.eye(len(turn)), rtol=0.0, atol=TURNED):
+        rotation = np.linalg.lstsq(self.rows.T, rows.T)[0].T
+        is_equivalent = np.allclose(
+            rotation @ self.rows, rows, rtol=0.0, atol=SPAN_TOLERANCE * float(np.abs(self.rows).max(initial=0.0))
+        )
+        if not is_equivalent or not np.allclose(
+            rotation @ rotation.T, np.eye(len(rotation)), rtol=0.0, atol=ORTHOGONALITY_TOLERANCE
+        ):
             return None
-        # not the transpose: what another machine rounds in the rows must not stay in what they say
-        return replace(self, rows=rows, pinv=np.linalg.solve(turn.T, self.pinv.T).T)
+        # not the transpose: rounding in rows from another machine must not bias the estimates
+        return replace(self, rows=rows, pinv=np.linalg.solve(rotation.T, self.pinv.T).T)
 
     @cached_property
     def column_norm(self) -> float:
@@ -82,13 +87,15 @@ class Strategy:
 
     @cached_property
     def column_sum(self) -> float:
-        """Largest sum of absolute values of a column of B: the L1 sensitivity of the answers to one record."""
+        """Largest sum of absolute values of a column of B: the L1 sensitivity of the answers to one
+        record.
+        """
         return float(np.max(np.abs(self.rows).sum(axis=0)))
 
     @cached_property
     def covariance(self) -> Array:
         """Covariance of the class coordinates at noise scale 1, shape (class coordinates,) * 2."""
-        # answers are B x + z with z of covariance 1, so that estimates pinv (B x + z) have this one
+        # answers are B x + z with z of covariance 1, so this is the covariance of pinv (B x + z)
         return self.pinv @ self.pinv.T
 
     @cached_property
@@ -104,7 +111,9 @@ class Strategy:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """What an estimate has along every attribute: class coordinates, or cells when rows are answered on cells."""
+        """Length of an estimate along every attribute: class coordinates, or cells of an explicit
+        strategy.
+        """
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
@@ -117,111 +126,130 @@ class Strategy:
         """Orthonormal basis of the measured class rows, shape (class coordinates, rank)."""
         if self.measured is not None:
             return self.measured.T
-        # of pinv, not of the rows on cells: those depend on the centers, the class rows that can be answered do not
+        # from pinv, not from the rows on cells: those depend on the centers, the measured span does
+        # not
         U, singular, _ = thin_svd(self.pinv)
         Q: Array = U[:, singular > 1e-10 * singular.max(initial=0.0)]
         return Q
 
     @cached_property
     def unmeasured(self) -> Array:
-        """Projector on the class rows that are not measured at all, shape (class coordinates,) * 2."""
+        """Projector on the orthogonal complement of the measured span, shape (class coordinates,) *
+        2.
+        """
         return np.eye(len(self.pinv)) - self.span @ self.span.T
 
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
-        """Return for every class row whether it asks for something that is not measured, shape (k,)."""
-        left = class_rows - (class_rows @ self.span) @ self.span.T  # no difference of squares: it rounds at LEAVING^2
-        leaving: npt.NDArray[np.bool_] = np.linalg.norm(left, axis=1) > LEAVING * np.maximum(
+        """Return for every class row whether it has a component outside the measured span, shape
+        (k,).
+        """
+        # the residual itself, because a difference of squared norms has rounding errors of
+        # LEAVING^2
+        residual = class_rows - (class_rows @ self.span) @ self.span.T
+        leaving: npt.NDArray[np.bool_] = np.linalg.norm(residual, axis=1) > LEAVING * np.maximum(
             np.linalg.norm(class_rows, axis=1), 1e-300
         )
         return leaving
 
 
 def settled(directions: Array) -> Array:
-    """Return the turn W of orthonormal rows, shape (r, m), for which W @ rows depends on nothing but their span.
+    """Return the orthogonal matrix W, shape (r, r), that makes W @ rows unique for the span of
+    orthonormal rows, shape (r, m).
 
-    Where eigenvalues are equal, a processor or a library of its own takes other eigenvectors.  What is measured must
-    be the same everywhere: integers that one machine drew are read on others.  So the rows become those that
-    Gram-Schmidt makes of some fixed vectors, projected on the span.  Shape (r, r).
+    With equal eigenvalues, eigenvectors differ between processors and libraries, but measured rows
+    must be the same everywhere, because integers drawn on one machine are read on others.  W @ rows
+    is the Gram-Schmidt basis of fixed vectors projected on the span.
     """
-    Q, R = scipy.linalg.qr(directions @ _scattered(*directions.shape).T, check_finite=False)
+    Q, R = scipy.linalg.qr(directions @ _fixed_pseudorandom(*directions.shape).T, check_finite=False)
     return np.asarray((Q * np.where(np.diagonal(R) < 0.0, -1.0, 1.0)).T)
 
 
-def _scattered(rows: int, columns: int) -> Array:
-    """Return numbers in [-1, 1) without any order, the same for ever: SplitMix64 of 1, 2, 3, ..., bit by bit."""
+def _fixed_pseudorandom(rows: int, columns: int) -> Array:
+    """Return fixed pseudorandom numbers in [-1, 1): SplitMix64 of 1, 2, 3, ..., identical on all
+    machines.
+    """
     bits = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return ((bits ^ (bits >> np.uint64(31))) / 2.0**63 - 1.0).reshape(rows, columns)
 
 
-MOST = 1 << 17  # cells of one joint table
-ENTRIES = 1 << 28  # comparisons of values that are worth their time
-TIE = 1e-13  # values that differ by their rounding alone are equal
+# cells of one joint table at most
+MOST = 1 << 17
+# comparisons of values of one attribute at most
+ENTRIES = 1 << 28
+# relative difference up to which values are equal
+TIE = 1e-13
 MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
-Placed = tuple[Space, int]  # the attributes of a table, and its number
+# the attributes of a table, and its number
+Placed = tuple[Space, int]
 
 
 def dearest_cell(parts: Iterable[MeasuredPart], law: str) -> float:
-    """Return an upper bound on the largest sum, over the cells of the domain, of what parts cost there.
+    """Return an upper bound on the joint sensitivity of several strategies: the maximum over cells
+    of their summed costs.
 
-    A part is (attributes, factors, scale).  It costs ``scale`` times the squared Euclidean norm of the column for
-    Gaussian noise, and ``scale`` times its L1 norm for Laplace noise.
+    Parameters
+    ----------
+    parts : (attributes, factors, scale) of each strategy.  Its cost at a cell is ``scale`` times
+        the squared Euclidean norm of the cell's column for Gaussian noise, and ``scale`` times its
+        L1 norm for Laplace noise.
+    law : "gaussian" or "laplace".
 
     >>> rows = np.array([[1.0, 1.0], [0.0, 1.0]])
     >>> one, other = (Strategy(sizes=(2,), rows=r, pinv=r, complete=True) for r in (rows, rows[:, ::-1]))
     >>> dearest_cell([(("a",), (((0,), one),), 1.0), (("a",), (((0,), other),), 1.0)], "gaussian")
     3.0
     """
-    numbers: dict[Strategy, int] = {}  # it holds the strategies: none of them can be taken for another
+    numbers: dict[Strategy, int] = {}  # by identity
     tables: list[Array] = []
     sums: list[tuple[float, list[Placed]]] = []
     for attributes, factors, scale in parts:
         placed = []
         for axes, strategy in factors:
             if strategy not in numbers:
-                moved = np.abs(strategy.rows) if law == "laplace" else strategy.rows**2
+                costs = np.abs(strategy.rows) if law == "laplace" else strategy.rows**2
                 numbers[strategy] = len(tables)
-                tables.append(moved.sum(axis=0).reshape(strategy.sizes))
+                tables.append(costs.sum(axis=0).reshape(strategy.sizes))
             placed.append((tuple(attributes[a] for a in axes), numbers[strategy]))
         sums.append((scale, placed))
-    unlike = dict.fromkeys(one for _, placed in sums for one in placed)
-    kept, ties = _undominated(unlike, tables)
-    reduced = {(names, k): tables[k][np.ix_(*(kept[name] for name in names))] for names, k in unlike}
-    order = {name: i for i, name in enumerate(kept)}
+    distinct = dict.fromkeys(entry for _, placed in sums for entry in placed)
+    undominated, ties = _undominated(distinct, tables)
+    reduced = {(names, k): tables[k][np.ix_(*(undominated[name] for name in names))] for names, k in distinct}
+    order = {name: i for i, name in enumerate(undominated)}
     bounds: dict[Space, Array] = {}
     for scale, placed in sums:
-        _add(bounds, *_product(scale, [(one[0], reduced[one]) for one in placed], order))
-    return _eliminated(bounds, {name: len(values) for name, values in kept.items()}, order) * (1.0 + TIE) ** ties
+        _accumulate(bounds, *_product(scale, [(entry[0], reduced[entry]) for entry in placed], order))
+    return _eliminate(bounds, {name: len(values) for name, values in undominated.items()}, order) * (1.0 + TIE) ** ties
 
 
 def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dict[str, Index], int]:
-    """Return the values of every attribute that may be dearest, and how often near ties were taken for ties."""
+    """Return the undominated values of every attribute, and how often near ties counted as ties."""
     touching: dict[str, list[Placed]] = {}
     for names, k in placed:
         for name in names:
             touching.setdefault(name, []).append((names, k))
-    kept = {name: np.arange(tables[t[0][1]].shape[t[0][0].index(name)]) for name, t in touching.items()}
-    ties, waiting = 0, list(kept)
-    while waiting:
-        name = waiting.pop()
+    candidates = {name: np.arange(tables[t[0][1]].shape[t[0][0].index(name)]) for name, t in touching.items()}
+    ties, queue = 0, list(candidates)
+    while queue:
+        name = queue.pop()
         rows: dict[tuple[int, int, Space], Array] = {}
         for names, k in touching[name]:
             others = tuple(n for n in names if n != name)
             key = (k, names.index(name), others)
             if key not in rows:
-                own = tables[k][np.ix_(*(kept[n] for n in names))]
-                rows[key] = np.moveaxis(own, names.index(name), 0).reshape(len(kept[name]), -1)
-        best = _largest(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
-        if len(best) < len(kept[name]):
-            kept[name], ties = kept[name][best], ties + 1
-            beside = {n for names, _ in touching[name] for n in names if n != name}
-            waiting += [n for n in beside if n not in waiting and len(kept[n]) > 1]
-    return kept, ties
+                table = tables[k][np.ix_(*(candidates[n] for n in names))]
+                rows[key] = np.moveaxis(table, names.index(name), 0).reshape(len(candidates[name]), -1)
+        best = _undominated_rows(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
+        if len(best) < len(candidates[name]):
+            candidates[name], ties = candidates[name][best], ties + 1
+            neighbours = {n for names, _ in touching[name] for n in names if n != name}
+            queue += [n for n in neighbours if n not in queue and len(candidates[n]) > 1]
+    return candidates, ties
 
 
-def _largest(rows: Array) -> Index:
-    """Return the numbers of rows that no other row reaches or passes everywhere."""
+def _undominated_rows(rows: Array) -> Index:
+    """Return the numbers of the rows that no other row dominates."""
     if rows.shape[0] ** 2 * rows.shape[1] > ENTRIES:
         return np.arange(len(rows))
     chosen: list[int] = []
@@ -232,7 +260,9 @@ def _largest(rows: Array) -> Index:
 
 
 def _product(scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]) -> tuple[Space, Array]:
-    """Return the product of tables on different attributes, in order; one that is too large is bounded by its entry."""
+    """Return the product of tables on different attributes, in order; a table that makes it too
+    large is replaced by its maximum.
+    """
     out, scope = np.asarray(scale), list[str]()
     for names, table in sorted(tables, key=lambda t: t[1].size):
         if out.size * table.size > MOST:
@@ -245,29 +275,29 @@ def _product(scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping
     return tuple(ranked), out.transpose([*free, *single]).reshape([out.shape[i] for i in free])
 
 
-def _add(bounds: dict[Space, Array], scope: Space, table: Array) -> None:
+def _accumulate(bounds: dict[Space, Array], scope: Space, table: Array) -> None:
     bounds[scope] = bounds[scope] + table if scope in bounds else table
 
 
-def _eliminated(bounds: dict[Space, Array], sizes: Mapping[str, int], order: Mapping[str, int]) -> float:
-    """Return a bound on the largest sum of tables, each on the attributes of its key, over all their values."""
+def _eliminate(bounds: dict[Space, Array], sizes: Mapping[str, int], order: Mapping[str, int]) -> float:
+    """Return an upper bound on the maximum of a sum of tables, each on the attributes of its key."""
     bounds = dict(bounds)
-    while left := {name for scope in bounds for name in scope}:
-        joint = {name: {n for scope in bounds if name in scope for n in scope} for name in left}
-        name = min(left, key=lambda n: (math.prod(sizes[m] for m in joint[n]), order[n]))
+    while remaining := {name for scope in bounds for name in scope}:
+        joint = {name: {n for scope in bounds if name in scope for n in scope} for name in remaining}
+        name = min(remaining, key=lambda n: (math.prod(sizes[m] for m in joint[n]), order[n]))
         buckets: list[tuple[set[str], list[Space]]] = []
         for scope in sorted((s for s in bounds if name in s), key=lambda s: -bounds[s].size):
-            for together, scopes in buckets:
-                if math.prod(sizes[n] for n in together | set(scope)) <= MOST:
-                    together |= set(scope)
+            for scope_union, scopes in buckets:
+                if math.prod(sizes[n] for n in scope_union | set(scope)) <= MOST:
+                    scope_union |= set(scope)
                     scopes.append(scope)
                     break
             else:
                 buckets.append((set(scope), [scope]))
-        for together, scopes in buckets:
-            names = tuple(sorted(together, key=order.__getitem__))
+        for scope_union, scopes in buckets:
+            names = tuple(sorted(scope_union, key=order.__getitem__))
             total = np.zeros([sizes[n] for n in names])
             for scope in scopes:
                 total += bounds.pop(scope).reshape([sizes[n] if n in scope else 1 for n in names])
-            _add(bounds, tuple(n for n in names if n != name), total.max(axis=names.index(name)))
+            _accumulate(bounds, tuple(n for n in names if n != name), total.max(axis=names.index(name)))
     return float(bounds.get((), np.zeros(())))

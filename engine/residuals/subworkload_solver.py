@@ -19,7 +19,7 @@ from engine.residuals.cache import Hints, SolveCache, nearest
 from engine.residuals.decomposition import Factor, Subworkload, merge_shape
 from engine.residuals.dual_solver import Options, Solution, Watch
 from engine.residuals.kronecker_sums import Merged, assemble, merge, units
-from engine.residuals.parallel import WORTH, Task, configured, search_all, workers_for
+from engine.residuals.parallel import MIN_PARALLEL_S, Task, configured, search_all, workers_for
 from engine.residuals.split import Axes, Complement, digest
 from engine.residuals.strategy_search import TURNS, Cost, Search, dense_bytes, full_rank_cost, low_rank_cost, turns_cost
 
@@ -293,7 +293,7 @@ class SubworkloadSolver:
         ``tell`` is called with the fraction of the searches that ended, and may raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
-        if math.fsum(c.seconds for c in costs) <= WORTH and workers is None and not configured():
+        if math.fsum(c.seconds for c in costs) <= MIN_PARALLEL_S and workers is None and not configured():
             return
         outstanding = [i for i in order if self._unsolved(subs[i])]
         seconds, largest = (

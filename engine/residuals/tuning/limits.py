@@ -8,44 +8,57 @@ from dataclasses import dataclass, field
 
 MEMORY, TIME, WORK = "memory", "time", "work"
 LIMITS = (MEMORY, TIME, WORK)
-SLOWEST = 0.25  # seconds of a step, by forecast, that nobody who gave no limit of time has to wait for again and again
-PATIENCE = 10  # times that the time left must hold one step, or the search is not worth beginning
+# expected seconds of one step at most, without a time limit
+SLOWEST = 0.25
+# steps that must fit into the remaining time for a search to start
+MIN_STEPS = 10
 
 
 @dataclass(kw_only=True)
 class Allowance:
-    """Bytes and a moment on the monotonic clock that a search keeps; ``stopped`` collects the limits that it met."""
+    """Limits of memory and time of a search.
+
+    Attributes
+    ----------
+    memory : bytes at most.
+    deadline : time limit on the monotonic clock.
+    stopped : the limits that were exceeded.
+    """
 
     memory: float = math.inf
     deadline: float = math.inf
     stopped: set[str] = field(default_factory=set)
 
     def fits(self, needed: int) -> bool:
-        """Return whether so many bytes may be taken; remember it when they may not."""
+        """Return whether so many bytes are within the limit; record the limit if exceeded."""
         if needed > self.memory:
             self.stopped.add(MEMORY)
         return needed <= self.memory
 
     def worth(self, seconds: float) -> bool:
-        """Return whether a step that takes so long may be taken again and again; remember it when it may not."""
-        return self.lasts(PATIENCE * seconds)
+        """Return whether enough steps of this duration fit into the remaining time; record the
+        limit if not.
+        """
+        return self.lasts(MIN_STEPS * seconds)
 
     def bearable(self, seconds: float) -> bool:
-        """Return whether hundreds of steps that take so long are to be waited for; remember it when they are not."""
+        """Return whether steps of this duration are acceptable without a time limit; record the
+        limit if not.
+        """
         if math.isinf(self.deadline) and seconds > SLOWEST:
             self.stopped.add(WORK)
             return False
         return True
 
     def lasts(self, seconds: float) -> bool:
-        """Return whether so much time is left; remember it when it is not."""
+        """Return whether so much time remains; record the limit if not."""
         if math.isinf(self.deadline) or seconds <= self.deadline - time.monotonic():
             return True
         self.stopped.add(TIME)
         return False
 
     def check(self) -> None:
-        """Raise TimeoutError when the time is over."""
+        """Raise TimeoutError after the deadline."""
         if time.monotonic() > self.deadline:
             self.stopped.add(TIME)
             raise TimeoutError

@@ -1,7 +1,7 @@
-"""Tuned splits, warm-started from earlier workloads.
+"""Tuned splits with a cache, warm-started from similar workloads.
 
-What is remembered is a hint.  The same request in the same process gets the same split; anything else starts from what
-is remembered, is compared with the published split, and is never worse than that.
+An equal workload in the same process gets the cached split.  For all others cached numbers are
+initial values: the result is compared with the published split and is never worse.
 """
 
 from __future__ import annotations
@@ -34,21 +34,28 @@ from engine.residuals.tuning.complements import (
 from engine.residuals.tuning.limits import Allowance
 from engine.workload import Workload
 
-FORMAT = "split/2"  # part of every key
-SUM_SECONDS, SUM_STEPS = 0.2, 60  # of the search for centers, a space that is asked no product; for forecasts only
-ROWS_SECONDS = 0.4  # more where rows on several attributes are made anew in every step
-LONG_STEPS = 2_500  # of the same where complements would be searched for, and are not; for forecasts only
-ALONE_STEPS = 40  # of the search for the center of an attribute that is asked in one way; for forecasts only
+# part of every key
+FORMAT = "split/2"
+# expected seconds and steps of the search for centers, per space with a Gram that is not a product
+# of single attributes
+MIXED_SPACE_SECONDS, MIXED_SPACE_STEPS = 0.2, 60
+# additional seconds per space if every step recomputes rows on several attributes
+JOINT_ROWS_SECONDS = 0.4
+# expected steps of the same search for workloads whose complements cannot be tuned within the
+# limits
+UNTUNED_PAIR_STEPS = 2_500
+# expected steps of the search for the center of an attribute of a separable workload
+SEPARABLE_STEPS = 40
 
 
 class SplitMemory:
-    """The tuned splits of one workload and of those on the same attributes.
+    """Cached tuned splits of one workload, and of workloads on the same attributes.
 
     Parameters
     ----------
-    workload : what is asked.
-    cache : where splits are kept, None for nowhere.
-    allowance : what a search may take.
+    workload : the workload.
+    cache : storage of the splits, None for no storage.
+    allowance : limits of memory and time of a search.
     """
 
     def __init__(self, workload: Workload, cache: SolveCache | None, allowance: Allowance) -> None:
@@ -63,94 +70,107 @@ class SplitMemory:
 
     @cached_property
     def exact(self) -> str:
-        """Identity of the request."""
+        """Identity of the workload."""
         return _key("exact", self.similar, [(g.attributes, g.key, g.weight) for g in self.workload.groups])
 
     def centers(self, watch: Listener) -> Split:
-        """Return tuned centers; see `centers`."""
+        """Return the split of tuned centers; see `engine.residuals.tuning.centers`."""
         if cyclic(self.workload):
-            return UNIFORM  # to name a hundred thousand groups for the cache takes longer than to plan them
+            return UNIFORM  # hashing a hundred thousand groups for the cache takes longer than planning
         cuts = np.cumsum(self.sizes)
-        known, own = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
+        cached_values, is_exact = self._recall(int(cuts[-1]) if len(cuts) else 0, "centers")
         start: dict[str, Array] = {}
-        if known is not None:
-            for name, pi in zip(self.workload.schema.names, np.split(known, cuts[:-1]), strict=True):
-                # no number marks a center that stays uniform
+        if cached_values is not None:
+            for name, pi in zip(self.workload.schema.names, np.split(cached_values, cuts[:-1]), strict=True):
+                # NaN marks a uniform center
                 if np.isfinite(pi).all() and abs(float(pi.sum()) - 1.0) < 1e-9:
                     start[name] = pi
-        if own:
+        if is_exact:
             return Split(centers=start)
-        found = tuned_centers(self.workload, watch, start, self.allowance)
-        vectors = [found.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes]
-        self._keep(np.concatenate(vectors), "centers")
-        return Split(centers=found)
+        tuned = tuned_centers(self.workload, watch, start, self.allowance)
+        vectors = [tuned.get(a.name, np.full(a.size, np.nan)) for a in self.workload.schema.attributes]
+        self._store(np.concatenate(vectors), "centers")
+        return Split(centers=tuned)
 
     def complements(self, watch: Listener) -> Split:
-        """Return tuned complements and centers; see `engine.residuals.tuning.complements`."""
-        known, own = self._recall(None, "complements")
-        if own and known is not None:
-            if not known.any():
+        """Return the split of tuned complements and centers; see
+        `engine.residuals.tuning.complements`.
+        """
+        cached_values, is_exact = self._recall(None, "complements")
+        if is_exact and cached_values is not None:
+            if not cached_values.any():
                 return UNIFORM
-            centers, complements = split_of(ComplementProblem(self.workload, watch), known)
+            centers, complements = split_of(ComplementProblem(self.workload, watch), cached_values)
             return Split(centers=centers, complements=complements)
 
         def start(length: int) -> Array | None:
-            fits = known is not None and len(known) == length and np.isfinite(known).all()
-            return known if fits else None
+            fits = cached_values is not None and len(cached_values) == length and np.isfinite(cached_values).all()
+            return cached_values if fits else None
 
         centers, complements, x = tuned_complements(self.workload, watch, start, self.allowance)
-        self._keep(x, "complements")
+        self._store(x, "complements")
         return Split(centers=centers, complements=complements)
 
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
-        """Return numbers of this request or of a similar one, and whether this process found them for this request."""
+        """Return cached numbers of this workload or a similar one, and whether this process
+        computed them for this workload.
+        """
         if self.cache is None:
             return None, False
-        for key, same in ((self.exact, True), (self.similar, False)):
-            values, own = self.cache.numbers(key + kind)
-            # a file, or a similar request, is a place to start from; only what was found here for this needs no search
+        for key, is_same_workload in ((self.exact, True), (self.similar, False)):
+            values, is_from_process = self.cache.numbers(key + kind)
+            # numbers from a file or of a similar workload are initial values; only this process's
+            # result needs no search
             if values is not None and (length is None or len(values) == length):
-                return values, own and same
+                return values, is_from_process and is_same_workload
         return None, False
 
-    def _keep(self, values: Array, kind: str) -> None:
-        # what a limit ended must not stand for the answer where there is more time
+    def _store(self, values: Array, kind: str) -> None:
+        # a result that a limit cut short must not replace a search with more time
         if self.cache is not None and not self.allowance.stopped:
             self.cache.keep_numbers(self.exact + kind, values)
             self.cache.keep_numbers(self.similar + kind, values)
 
 
 def ways_to_split(workload: Workload, allowance: Allowance) -> tuple[bool, bool]:
-    """Return whether complements are searched for, and whether centers are."""
-    joint = can_tune(workload) and affordable(workload, allowance)
-    return joint, not joint or asks_products(workload)
+    """Return whether complements are tuned, and whether centers are."""
+    tunes_complements = can_tune(workload) and affordable(workload, allowance)
+    return tunes_complements, not tunes_complements or asks_products(workload)
 
 
 def split_seconds(
     workload: Workload, subs: Sequence[Subworkload], factors: Sequence[Factor], allowance: Allowance
 ) -> float:
-    """Return what the search for a split takes, in seconds on one idle core, for forecasts.
+    """Return the expected time of the search for a split, in seconds on one idle core.
 
-    Spaces asked by one product of single attributes have a short way; of the others, slow ones go term by term.
+    Spaces with one product of single attributes have a closed-form iteration; large spaces with
+    other Grams are solved term by term.
     """
     joint, products = ways_to_split(workload, allowance)
     seconds = complement_seconds(workload) if joint else 0.0
-    long = not joint and can_tune(workload)
+    is_untuned_pair = not joint and can_tune(workload)
     for sub in subs if products else ():
-        together = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
+        has_joint_factor = any(len(axes) > 1 for term in sub.terms for axes, _ in term.factors)
         if sub.mixed:
-            seconds += SUM_SECONDS + (ROWS_SECONDS if together else 0.0)
-            steps = LONG_STEPS if long and together else 0 if too_slow(sub.sizes) else SUM_STEPS
+            seconds += MIXED_SPACE_SECONDS + (JOINT_ROWS_SECONDS if has_joint_factor else 0.0)
+            steps = (
+                UNTUNED_PAIR_STEPS
+                if is_untuned_pair and has_joint_factor
+                else 0
+                if too_slow(sub.sizes)
+                else MIXED_SPACE_STEPS
+            )
             seconds += steps * _step(sub, factors)
         elif len(sub.sizes) == 1:
-            seconds += ALONE_STEPS * eigen_seconds(sub.dimension)
+            seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
     return seconds
 
 
 def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
-    """Seconds of one evaluation: of every factor by itself where they are one product, of all rows where these are few.
+    """Return the expected time of one evaluation, in seconds: of every factor of a product, or of
+    all rows if these are few.
 
-    Factors that ask for every class coordinate have a Gram and no rows.
+    Factors of full rank are stored as a Gram without rows.
     """
     used = [(axes, factors[k]) for term in sub.terms for axes, k in term.factors]
     if len(sub.terms) == 1:
