@@ -26,7 +26,8 @@ from engine.records.value_hints import MAX_VALUES, Hints
 from engine.residuals import Space
 from engine.workload import Schema, Workload, subsets
 
-MOST_CELLS = 2**27  # cells of one table; a release works on a few arrays of that many numbers
+# Limit of cells of one table: a release holds a few arrays of this size in memory.
+MOST_CELLS = 2**27
 
 
 class Measurable(Protocol):
@@ -42,11 +43,17 @@ class Measurable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Intake:
-    """What happened to the rows that were read: private, for the curator's screen only, never part of a release.
+    """Report of the rows that were read: private, for the curator only, never part of a release.
 
-    With a person column, `people` is the number of persons, `over_cap` the rows beyond the cap of theirs, and
-    `people_over_cap` the persons who have such rows.
-    `warnings` says in words where the same records were seen before: under another name, or as public ones.
+    Attributes
+    ----------
+    rows_in, counted, refused : numbers of rows read, counted, and left out.
+    reasons : attribute -> reason -> number of rows.
+    warnings : texts, for example where the same records were released under another name or
+        rehearsed as public ones.
+    people : number of persons, with a person column.
+    over_cap : rows left out because of the cap of rows per person.
+    people_over_cap : persons who have such rows.
     """
 
     rows_in: int
@@ -60,7 +67,7 @@ class Intake:
 
     @classmethod
     def of(cls, counts: Counts, warnings: Sequence[str] = ()) -> Intake:
-        """What happened to the rows behind some counts."""
+        """Return the report of the rows behind some counts."""
         return cls(
             rows_in=counts.rows_in,
             counted=counts.records,
@@ -73,7 +80,7 @@ class Intake:
         )
 
     def describe(self) -> str:
-        """What happened to the rows, in words.
+        """Return the report as text.
 
         >>> Intake(rows_in=9, counted=6, refused=1, reasons={}, people=4, over_cap=2, people_over_cap=1).describe()
         'Rows read 9 = counted 6 + left out 1 + beyond the cap 2, which cost 1 of 4 persons some of their rows.'
@@ -86,27 +93,27 @@ class Intake:
 
 
 def left_out(on_refused: str | None) -> None:
-    """Raise PlanError if a release is asked to refuse a table because of its rows."""
+    """Raise PlanError if a release is to refuse a table because of its rows."""
     if on_refused not in (None, "drop"):
         raise PlanError(
-            f"on_refused was {on_refused!r}. A release leaves rows out that do not fit the schema, each by its own "
-            "values: refusing the table would tell of them. Use check_records first; what it says is for you only."
+            f"on_refused={on_refused!r} is not possible for a release. It leaves out each row that does not fit the "
+            "schema by the row's values alone; to refuse the table would reveal such rows. Use check_records first; "
+            "its report is for you only."
         )
 
 
 def disagreeing(counts: Counts, schema: Schema) -> str:
-    """Return in words which public tables the counted records disagree with; empty when they agree with all.
+    """Return as text which public tables the counted records disagree with, or "" if with none.
 
-    Which cells differ, and by how much, is not told: that records differ from public figures is all that must be known
-    to mend either, and it is for the curator alone.
+    The text does not contain the cells or the differences.  It is for the curator only.
     """
-    told = [one.attributes for one in schema.invariants]
-    wrong = [names for names in told if not np.array_equal(counts[names], schema.exact_table(names))]
-    named = ", ".join(set_name(names) if names else "all records" for names in wrong)
-    return named and (
-        f"The records that count disagree with the exact totals on {named} that the schema declares. Correct the "
-        "records, or the invariants, or declare none. That they disagree is itself told by the records: keep it to "
-        "yourself."
+    public_sets = [one.attributes for one in schema.invariants]
+    differing = [names for names in public_sets if not np.array_equal(counts[names], schema.exact_table(names))]
+    names_text = ", ".join(set_name(names) if names else "all records" for names in differing)
+    return names_text and (
+        f"The counted records disagree with the exact totals on {names_text} that the schema declares. Correct the "
+        "records or the invariants, or declare none. This disagreement is confidential, because it depends on the "
+        "records."
     )
 
 
@@ -123,12 +130,12 @@ def recognised(
     sets: Iterable[Space],
     intake: Callable[[Intake], object] | None,
 ) -> Fingerprint:
-    """Return the fingerprint of counted records, after telling the curator what happened to them and who they are."""
-    found = fingerprint(counts, sets, book.secret("records"))
-    warnings = [_warning(row) for row in book.same_records(found, dataset=dataset)]
+    """Return the fingerprint of counted records, after calling `intake` with their report."""
+    records = fingerprint(counts, sets, book.secret("records"))
+    warnings = [_warning(row) for row in book.same_records(records, dataset=dataset)]
     if intake is not None:
         intake(Intake.of(counts, warnings))
-    return found
+    return records
 
 
 def check_repeat(
@@ -140,16 +147,17 @@ def check_repeat(
     *,
     remedy: str,
 ) -> None:
-    """Raise OtherRecords if the stored release under a receipt was measured on other records than those counted.
+    """Raise OtherRecords if a stored release was measured on other records than those counted.
 
-    Records are compared by a keyed digest of the tables that count, so their order and format do not matter.
-    Otherwise `intake` is called; it gets a warning if the ledger has no digest of the records.
+    Records are compared by a keyed digest of the counted tables, so their order and format do not
+    matter.  If they are the same, `intake` is called; it gets a warning if the ledger has no
+    digest.
     """
-    # a step that was charged alone has a word before its digest
+    # the digest of a step that was charged alone has a prefix
     stored, warnings = receipt.digest.rpartition(":")[2], []
     if not stored:
         warnings.append(
-            f"The release of {receipt.utc} was made before the ledger recorded digests, so it cannot be checked that "
+            f"The release of {receipt.utc} is older than the digests of records, so it cannot be checked that "
             "these are the same records."
         )
     elif not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
@@ -167,7 +175,7 @@ def _warning(row: Row) -> str:
         return f"The same records were rehearsed as public ones, under {row.dataset!r} at {row.utc}."
     return (
         f"The same records were released under the name {row.dataset!r} at {row.utc}. Each name has its own budget, "
-        "so that together they may cost more than either total: release them under one name."
+        "so that together they may cost more than either total. Release them under one name."
     )
 
 
@@ -183,13 +191,16 @@ def check_records(
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Intake:
-    """Return how records fit a plan, exactly: for the curator's eyes only, for it depends on single records.
+    """Return an exact report of how records fit a plan, for the curator only; spends nothing.
 
-    With a ledger, also whether the same records were released under another name than ``dataset``.
+    The report depends on single records, so it must not be published, nor decide in public whether
+    to release.  With a ledger it contains a warning if the same records were released under another
+    name than ``dataset``.
 
-    Spends nothing and is no release; what it says must not be published, nor decide in public whether to release.
-
-    Raises: DataError when the data cannot be read at all, or lacks a column.
+    Raises
+    ------
+    DataError
+        The data cannot be read, or lack a column.
     """
     counts = counted_for(
         plan,
@@ -201,19 +212,20 @@ def check_records(
         memory_limit=memory_limit,
     )
     warnings = [text] if (text := disagreeing(counts, plan.schema)) else []
-    if is_table(data):  # its values stayed where they are
+    # the values of a database table were not read while counting
+    if is_table(data):
         hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
         for name, values in some_values(data, [name for name in plan.schema if name in names], MAX_VALUES):
             hints.see_values(Encoder(attribute=plan.schema[name]), values)
         warnings += [text for text in hints.texts if text not in counts.doubts]
     if counts.records > plan.max_records:
         warnings.append(
-            f"There are more records than the {plan.max_records:,} that the plan was made for. A release stays private "
-            "and takes longer; plan again with a larger max_records."
+            f"There are more records than the {plan.max_records:,} of the plan. A release remains private, but takes "
+            "longer; plan again with a larger max_records."
         )
     if ledger is not None:
-        found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
-        warnings += [_warning(row) for row in ledger.same_records(found, dataset=dataset)]
+        records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
+        warnings += [_warning(row) for row in ledger.same_records(records, dataset=dataset)]
     return Intake.of(counts, warnings)
 
 
@@ -229,21 +241,26 @@ def declare_public(
     ignore: Collection[str] = (),
     memory_limit: int = MEMORY_LIMIT,
 ) -> None:
-    """Note on a ledger that records are public, so that they may be rehearsed; a later release of them is warned of.
+    """Note on a ledger that records are public, so that they may be rehearsed.
 
-    Raises: DataError if the same records were released as confidential ones, under whatever name: a rehearsal of them
-    would be a release that nobody pays for.
+    A later release of the same records gets a warning.
+
+    Raises
+    ------
+    DataError
+        The same records were released as confidential ones under some name.  A rehearsal would then
+        be a release without a charge.
     """
-    # a release keeps the same rows of every person, so that it is known again
+    # count with the same rows of every person as a release, so that the digests agree
     counts = counted_for(plan, data, person=person, count_column=count_column, ignore=ignore, memory_limit=memory_limit)
-    found = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
-    for row in ledger.same_records(found):
+    records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
+    for row in ledger.same_records(records):
         if row.kind != REHEARSED:
             raise DataError(
                 f"The same records were released under the name {row.dataset!r} at {row.utc}, so they are not public. "
                 "Rehearse simulated records."
             )
-    ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{found.to_text()}: {why}", key=dataset)
+    ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{records.to_text()}: {why}", key=dataset)
 
 
 def counted_for(
@@ -257,13 +274,13 @@ def counted_for(
     progress: Progress | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Counts:
-    """Return the exact tables that a release of a plan counts: private, for `measure` on the sum of such parts.
+    """Return the exact tables that a release of a plan counts: private, for `measure` on their sum.
 
-    Guarantee: every row counts by the same rules as in a release of all records at once, so that the sum over disjoint
-    parts is what that release counts, to the last digit of the ledger's digests; with a cap of rows per person, where
-    no person has rows in two parts.
+    Guarantee: every row is counted by the same rules as in a release of all records.  So the sum
+    over disjoint parts has the same counts and the same digest as that release; with a cap of rows
+    per person, this requires that no person has rows in two parts.
 
-    Raises: as for `count_marginals`.
+    Raises the errors of `count_marginals`.
     """
     return count(
         plan,
@@ -294,15 +311,22 @@ def count(
     count_column: str | None = None,
     ignore: Collection[str] = (),
 ) -> Counts:
-    """Return the exact tables that a part is measured on; nothing is released.
+    """Return the exact tables on which a part is measured; nothing is released.
 
-    With the column of a ``person``, given or declared by the schema, at most ``rows_per_person`` rows of each count.
+    Parameters
+    ----------
+    part : the plan, or the part of one, that will be measured.
+    checked : attributes whose domain a row must fit, in addition to those of the blocks.
+    also : further attribute sets to count; a row must fit their domains as well.
+    person : column of the person, by default that of the schema; at most ``rows_per_person`` rows
+        of each person are counted.
 
-    A row counts when it fits the domain of every attribute that is measured, or ``checked``, or in the sets that are
-    counted ``also``.
-
-    Raises: DataError when the records cannot be read, or nothing keeps to ``rows_per_person`` where the schema declares
-    more; LimitExceeded when a table is larger than a release can hold.
+    Raises
+    ------
+    DataError
+        The records cannot be read, or have no cap on rows per person where the schema allows more.
+    LimitExceeded
+        A table is larger than a release can hold.
     """
     for block in part.blocks.values():
         if (cells := math.prod(part.schema.sizes(block.attributes))) > MOST_CELLS:
@@ -320,7 +344,7 @@ def count(
             )
         if data.cap is None and part.schema.person is not None:
             raise DataError(
-                f"These counts were made without the person column {shown(part.schema.person)} of the schema. "
+                f"These counts have no person column, but the schema declares {shown(part.schema.person)}. "
                 "Count the records again."
             )
         capped = data.cap is not None
@@ -346,21 +370,24 @@ def count(
 
 
 def one_cell_attributes(*workloads: Workload) -> list[str]:
-    """Return the attributes of one cell that are asked about: no block measures them, and still a row must fit them."""
-    named = {name: w.schema[name].size for w in workloads for group in w.groups for name in group.attributes}
-    return [name for name, size in named.items() if size == 1]
+    """Return the attributes of one cell in some workloads.
+
+    No block measures them, but a row must fit them to be counted.
+    """
+    sizes = {name: w.schema[name].size for w in workloads for group in w.groups for name in group.attributes}
+    return [name for name, size in sizes.items() if size == 1]
 
 
 def maximal_sets(part: Measurable) -> list[Space]:
-    """Return the attribute sets of the blocks of a plan, or a part of one, that no other contains: what is counted."""
+    """Return the maximal attribute sets of the blocks of a part: the tables that are counted."""
     spaces = sorted({b.attributes for b in part.blocks.values()}, key=len, reverse=True)
     covered: set[Space] = set()
-    kept = []
+    maximal = []
     for space in spaces:
         if space not in covered:
-            kept.append(space)
+            maximal.append(space)
             covered.update(subsets(space))
-    return kept
+    return maximal
 
 
 def teller(progress: Progress | None) -> Callable[[float, str], None]:
