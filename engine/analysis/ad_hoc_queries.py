@@ -51,7 +51,8 @@ def find_groups(workload: Workload, words: str) -> list[int]:
     A word matches if it occurs in the number, the attribute names or the family of the group.
 
     >>> from engine.workload import Attribute
-    >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2, kind="categorical")])
+    >>> sex = Attribute.of_size("sex", 2, kind="categorical")
+    >>> schema = Schema([Attribute.of_size("age", 4), sex])
     >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
     [0, 2]
     """
@@ -85,8 +86,9 @@ def workload_digest(workload: Workload) -> str:
 
     >>> from engine.workload import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4)])
-    >>> one, same, other = (Workload(schema).add("age", family) for family in ("range", "range", "prefix"))
-    >>> workload_digest(one) == workload_digest(same), workload_digest(one) == workload_digest(other)
+    >>> families = ("range", "range", "prefix")
+    >>> first, second, third = (workload_digest(Workload(schema).add("age", f)) for f in families)
+    >>> first == second, first == third
     (True, False)
     """
     return hashlib.sha256(workload.to_json().encode()).hexdigest()
@@ -101,7 +103,7 @@ def counted_cells(workload: Workload) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Query:
-    """One linear query: attributes, coefficient table of shape ``schema.sizes(attributes)``, and text."""
+    """One linear query; ``tensor`` are coefficients of shape ``schema.sizes(attributes)``."""
 
     attributes: tuple[str, ...]
     tensor: Array
@@ -135,7 +137,9 @@ def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
 
 
 def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
-    """Return the query that counts the records in ranges of cells: attribute -> (first, last), inclusive.
+    """Return the query that counts the records in ranges of cells.
+
+    ``runs`` maps an attribute to its first and last cell, inclusive.
 
     >>> from engine.workload import Attribute
     >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
@@ -166,16 +170,17 @@ def _check_schema(schema: Schema) -> None:
 
 
 def condition_query(schema: Schema, condition: str) -> Query:
-    """Return the query that counts the records satisfying a condition, on the attributes in the condition.
+    """Return the query that counts the records satisfying a condition.
 
-    An empty condition counts all records.
+    The query is on the attributes in the condition.  An empty condition counts all records.
 
     Raises
     ------
     WorkloadError : the condition is not valid, names no attribute, or needs too large a table.
 
     >>> from engine.workload import Attribute
-    >>> condition_query(Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)]), "age >= 2").attributes
+    >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
+    >>> condition_query(schema, "age >= 2").attributes
     ('age',)
     """
     _check_schema(schema)
@@ -234,7 +239,7 @@ def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:
 
 
 def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
-    """Add the exact counts of simulated or public records to a page of answers, as column ``truth``."""
+    """Add the exact counts of simulated or public records as the column ``truth``."""
     queries = plan.workload.groups[group]
     rows = plan.budget.rows_per_person
     counts = count_marginals(records, plan.schema, [queries.attributes], rows_per_person=rows)

@@ -141,7 +141,8 @@ def compare(
 
     >>> from engine.workload import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
-    >>> table = compare(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0), ["wff", "nonsense"])
+    >>> workload = Workload.all_ways(schema, ways=(1,))
+    >>> table = compare(workload, Budget(pcost=1.0), ["wff", "nonsense"])
     >>> table["status"].str[:13].tolist()
     ['ok', 'There is no m']
     """
@@ -181,7 +182,7 @@ def comparison(
             results[job.label] = {"status": estimate}
         else:
             pending.append(job)
-    # The bound comes last: it takes as long as several mechanisms, whose results are useful without it.
+    # The bound comes last, because it takes as long as several mechanisms.
     pending.append(_BOUND_JOB)
     cached = _cached_results(pending, request)
     uncached = [job for job in pending if job.label not in cached]
@@ -192,7 +193,7 @@ def comparison(
 def compared_so_far(
     workload: Workload, budget: Budget, mechanisms: Iterable[MechanismChoice], *, time_limit: float = 120.0
 ) -> Comparison | None:
-    """Return the cached results of a `comparison` with the same request, which may still be running.
+    """Return the cached results of a `comparison` with this request, which may still be running.
 
     Returns None while no plan is cached.
     """
@@ -321,8 +322,8 @@ def expected(
 
     Returns
     -------
-    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or the reason
-    why it cannot start.
+    DataFrame with columns mechanism, seconds, memory_mb (an upper bound) and status: "ok" or the
+    reason why it cannot start.
     """
     import pandas as pd
 

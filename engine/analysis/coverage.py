@@ -37,8 +37,8 @@ class Coverage:
     Attributes
     ----------
     rehearsals, queries : number of simulated releases, and number of queries that were checked.
-    table : one row per confidence level: nominal coverage ("promised"), empirical coverage ("found")
-        and two standard errors of the latter ("by chance").
+    table : one row per confidence level: nominal coverage ("promised"), empirical coverage
+        ("found") and two standard errors of the latter ("by chance").
     bias : largest absolute mean error over the queries, in standard errors of that mean.
     spread : mean squared error divided by the predicted variance, over all checked queries; the
         expected value is 1.

@@ -1,6 +1,6 @@
 """Distribution of standard errors over queries.
 
-Queries with equal variances are grouped and counted, so the size limit applies to distinct variances.
+Queries with equal variances are counted, so the size limit applies to distinct variances.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class Spread:
         return self.chance == 0.0
 
     def within(self, tolerance: float) -> float:
-        """Return the share of the queries with a standard error of at most a tolerance, up to rounding."""
-        limit = min(tolerance * ROUNDING_FACTOR, MAX_FLOAT)  # infinite errors exceed every tolerance
+        """Return the share of the queries with a standard error of at most a tolerance."""
+        # Infinite errors exceed every tolerance.
+        limit = min(tolerance * ROUNDING_FACTOR, MAX_FLOAT)
         index = int(np.searchsorted(self.errors, limit, side="right")) - 1
         return float(self.shares[index]) if index >= 0 else 0.0
 
@@ -132,7 +133,7 @@ def spread_of_ratios(plan: Plan, targets: Sequence[float]) -> Spread:
 
 
 def _factored_queries(variance: GroupVariance) -> Footprint | None:
-    """Return the variances of a group in factored form; None if their coupling makes it too large."""
+    """Return the variances of a group in factored form; None if this form is too large."""
     unanswerable = tuple(replace(s, coefficient=INFINITE_VARIANCE) for s in variance.unmeasured)
     summands = (*variance.summands, *unanswerable) or (Summand(coefficient=0.0, arrays=()),)
     try:
@@ -178,7 +179,7 @@ def chosen_queries(workload: Workload, group: int, total: int | None = None) -> 
 
 
 def variances_of(plan: Plan, group: int, index: Sequence[npt.NDArray[np.int64]] | None) -> Array:
-    """Return the variances in counts^2, shape (chosen queries,), at positions of `chosen_queries`."""
+    """Return the variances at positions of `chosen_queries`, in counts^2, shape (queries,)."""
     return plan.variances(group) if index is None else plan.group_variance(group).at(tuple(index))
 
 
@@ -193,7 +194,7 @@ def number_in_group(group: Group, index: Sequence[npt.NDArray[np.int64]] | None,
 
 
 def _even_points(counts: Sequence[int], points: int) -> list[npt.NDArray[np.int64]]:
-    """Return evenly spread points of a box by Roberts' additive recurrence, a quasi-random sequence."""
+    """Return evenly spread points of a box: the quasi-random sequence of Roberts."""
     ratio = 2.0
     # Fixed-point iteration for the positive root of x^(d+1) = x + 1.
     for _ in range(40):

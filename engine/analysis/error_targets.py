@@ -77,9 +77,10 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
         number of groups.
 
     >>> from engine.workload import Attribute, Schema
-    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age").add("age", "total", weight=0.0)
-    >>> made = plan(workload, Budget(pcost=1.0))
-    >>> share_within(made, 1.5), share_within(made, [1.5, 3.0])
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
+    >>> workload = workload.add("age", "total", weight=0.0)
+    >>> example = plan(workload, Budget(pcost=1.0))
+    >>> share_within(example, 1.5), share_within(example, [1.5, 3.0])
     (0.8, 1.0)
     """
     instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
@@ -103,8 +104,8 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     PlanError : ``share`` is not above 0 and at most 1.
 
     >>> from engine.workload import Attribute, Schema
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
-    >>> round(tolerance_for(made, 0.5), 6), share_within(made, 0.99)
+    >>> example = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> round(tolerance_for(example, 0.5), 6), share_within(example, 0.99)
     (1.0, 0.0)
     """
     instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
@@ -120,11 +121,12 @@ def budget_for(
     law: str | None = None,
     **options: Any,
 ) -> Budget:
-    """Return the smallest budget at which a share of all queries has a standard error within its target.
+    """Return the smallest budget at which a share of all queries meets its error targets.
 
     Parameters
     ----------
-    targets : largest acceptable standard error, in counts: one number, or one per group, shape (groups,).
+    targets : largest acceptable standard error, in counts: one number, or one per group, shape
+        (groups,).
     share : share of the queries that must meet their targets, above 0 and at most 1.
     fit : "scale" scales the noise of ``plan(workload, budget, mechanism, **options)``; "shape"
         optimizes the strategy for the targets, as ``objective="max", targets=targets`` does, and
@@ -205,11 +207,12 @@ def budget_for_error(
 def budget_for_query(
     made: Plan, attributes: Sequence[str], query_tensor: npt.ArrayLike, error: float, *, nearly: bool = False
 ) -> Budget:
-    """Return the smallest budget at which an ad hoc query has a standard error of at most ``error`` counts.
+    """Return the smallest budget at which an ad hoc query meets an error target.
 
     Parameters
     ----------
-    query_tensor : coefficients of the query, with the shape of the marginal table on ``attributes``.
+    query_tensor : coefficients of the query, in the shape of the marginal on ``attributes``.
+    error : largest acceptable standard error, in counts.
     nearly : as for `budget_for_error`.
 
     Raises
@@ -218,8 +221,8 @@ def budget_for_query(
     NotAnswerable : the strategy does not measure a component of the query.
 
     >>> from engine.workload import Attribute, Schema
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
-    >>> round(budget_for_query(made, ["age"], [1, 1, 0, 0], 2.0).pcost, 6)
+    >>> example = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> round(budget_for_query(example, ["age"], [1, 1, 0, 0], 2.0).pcost, 6)
     0.5
     """
     target = _checked_errors(made.workload, error, "error")
@@ -240,8 +243,8 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
     Notes
     -----
     A bracketing secant iteration in log pcost, to a relative `BUDGET_RELATIVE_PRECISION`.  The plan
-    is rebuilt at every trial budget.  The ratio is modelled as a power of pcost through the last two
-    trials; each step slightly overshoots the root of this model, so that the bracket closes.
+    is rebuilt at every trial budget.  The ratio is modelled as a power of pcost through the last
+    two trials; each step slightly overshoots the root of this model, so that the bracket closes.
     """
     low, high, pcost, slope = 0.0, math.inf, 1.0, -0.5
     previous: tuple[float, float] | None = None
@@ -290,16 +293,17 @@ def _checked_errors(workload: Workload, errors: object, name: str) -> float | tu
 
 
 def error_for(made: Plan, half: float, confidence: float = 0.95) -> float:
-    """Return the standard error, in counts, for which ``half`` is the half-width of the interval."""
+    """Return the standard error, in counts, of an interval with half-width ``half``."""
     return half / quantile(confidence, made.budget.law)
 
 
 def two_digits(error: float, made: Plan) -> float:
-    """Return an initial error, rounded to two digits; the error of one count if ``error`` is infinite.
+    """Return an error rounded to two digits; the error of one count if ``error`` is infinite.
 
     >>> from engine.workload import Attribute, Schema
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal"), Budget(pcost=0.25))
-    >>> two_digits(12.345, made), two_digits(math.inf, made)
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal")
+    >>> example = plan(workload, Budget(pcost=0.25))
+    >>> two_digits(12.345, example), two_digits(math.inf, example)
     (12.0, 2.0)
     """
     return max(0.001, float(f"{error if math.isfinite(error) else 1.0 / made.budget.mu:.2g}"))
@@ -356,7 +360,7 @@ def mechanism_bound(workload: Workload, law: str = "gaussian") -> MechanismBound
 
 
 def claim_text(plan: Plan) -> str:
-    """Return the certificate of a plan as text: against all matrix mechanisms, then within its class."""
+    """Return the certificates of a plan for all matrix mechanisms and for its class, as text."""
     class_text = certificate_text(plan)
     try:
         return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {class_text}"
@@ -365,9 +369,9 @@ def claim_text(plan: Plan) -> str:
 
 
 def above_best(plan: Plan, bound: MechanismBound) -> str:
-    """Return the largest possible excess over the best matrix mechanism, as a percentage rounded up.
+    """Return the largest possible excess over the best matrix mechanism, as a percentage.
 
-    Empty if there is no bound above 0.
+    The percentage is rounded up.  The text is empty if there is no bound above 0.
     """
     bound_rmse = bound.rmse(plan)
     if bound_rmse <= 0.0:
@@ -387,7 +391,8 @@ def bound_text(plan: Plan, bound: MechanismBound) -> str:
 
 
 CLOSE = 0.01  # share of the budget that may stay unused
-MAX_TARGET_FACTOR = 1e4  # at this multiple of its target an unlocked group no longer constrains the plan
+# At this multiple of its target an unlocked group no longer constrains the plan.
+MAX_TARGET_FACTOR = 1e4
 MAX_TARGET_STEPS = 20
 TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # replaced by targets
 
@@ -499,7 +504,7 @@ def largest_errors(made: Plan) -> list[float]:
 def targets_after(
     options: Mapping[str, Any], before: Sequence[Group], after: Sequence[Group]
 ) -> Mapping[str, Any] | None:
-    """Return the options of a request after its groups changed, with the targets of retained groups.
+    """Return the options after a change of groups, with the targets of the retained groups.
 
     Returns None if a group is new, because it has no target.
     """
@@ -528,9 +533,9 @@ def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan
 def _next_log_factor(
     lower: tuple[float, float], upper: tuple[float, float], current: tuple[float, float], step: int
 ) -> float:
-    """Return the next trial log factor: regula falsi, aimed at a small unused share of the budget."""
+    """Return the next log factor: regula falsi, aimed at a small unused share of the budget."""
     if math.isinf(lower[0]) or math.isinf(upper[0]):
-        # Without locks pcost is proportional to factor^-2; with locks it changes less, so step further.
+        # Without locks pcost is proportional to factor^-2; with locks it changes less.
         return current[0] + (current[1] + math.copysign(CLOSE, current[1])) / 2.0 * 2.0**step
     if step % 4 == 3:
         return (lower[0] + upper[0]) / 2.0
@@ -552,8 +557,10 @@ def _fitted_request(
 def releases_within(total: Budget, each: Budget) -> int | None:
     """Return the number of releases at one budget that a total covers; None if not comparable.
 
-    >>> releases_within(Budget.zcdp(1.0), Budget(pcost=0.6)), releases_within(Budget.pure(1.0), Budget.zcdp(1.0))
-    (3, None)
+    >>> releases_within(Budget.zcdp(1.0), Budget(pcost=0.6))
+    3
+    >>> releases_within(Budget.pure(1.0), Budget.zcdp(1.0)) is None
+    True
     """
     if (total.rows_per_person, total.neighbours) != (each.rows_per_person, each.neighbours):
         return None

@@ -57,7 +57,9 @@ class PublishedRow:
 
 
 def standard_workload(schema: str, asked: str) -> Workload:
-    """Return a workload of the papers: all k-way sets of a named schema, or 1- and 2-way queries on [n]^40.
+    """Return a workload of the papers.
+
+    It consists of all k-way sets of a named schema, or of 1- and 2-way queries on [n]^40.
 
     For 2-way "affine" and "abs" queries, the 1-way queries are prefixes.
 

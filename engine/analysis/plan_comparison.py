@@ -47,7 +47,7 @@ class Losses:
         family, queries, worse (share of its queries with a larger standard error under the first
         plan), better, worst ratio, worst query as text.
     worse, better : shares of all queries.
-    worst, query : largest ratio of standard errors, first over second, and the query that attains it.
+    worst, query : largest ratio of standard errors, first over second, and its query.
     exact : whether every query was evaluated; otherwise a sample was used.
     """
 
@@ -119,7 +119,7 @@ def losses(first: Plan, second: Plan) -> Losses:
 
 
 def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, float, int]:
-    """Return for one group the shares of worse and better queries, the worst ratio and the number of its query."""
+    """Return the shares of worse and better queries of a group, the worst ratio and its query."""
     queries, index = first.workload.groups[group], chosen_queries(first.workload, group)
     error_ratios = _ratios_at(first, second, group, index)
     worse, better = (
@@ -135,7 +135,8 @@ def _group_losses(first: Plan, second: Plan, group: int) -> tuple[float, float, 
             for positions, ends in zip(index, [*np.array(corners).T, *zeros], strict=True)
         ]
         error_ratios = _ratios_at(first, second, group, index)
-    worst = int(np.argmax(error_ratios >= error_ratios.max() * (1.0 - EQUAL_ERROR_TOLERANCE)))  # first of ties
+    # The first of the tied queries.
+    worst = int(np.argmax(error_ratios >= error_ratios.max() * (1.0 - EQUAL_ERROR_TOLERANCE)))
     return worse, better, float(error_ratios[worst]), number_in_group(queries, index, worst)
 
 
@@ -151,7 +152,8 @@ def single_groups_text(made: Plan, even: Plan | None = None) -> str:
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
-    >>> workload = Workload.all_ways(Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")]))
+    >>> schema = Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")])
+    >>> workload = Workload.all_ways(schema)
     >>> print(single_groups_text(plan(workload, Budget(pcost=1.0), centers="tuned", keep=0.05)))
     10.6% smaller errors in total than with uniform centers; 3 of 7 groups are less exact, age by 5.0%.
     """

@@ -46,8 +46,9 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     >>> from engine.workload import Attribute, Schema
     >>> from engine.privacy.budget import Budget
     >>> schema = Schema([Attribute.of_size("age", 34), Attribute.of_size("hours", 30)])
-    >>> workload = Workload(schema).add(("age", "hours"), "affine").add(("age", "hours"), "prefix").add("age", "range")
-    >>> dear_groups(Request(workload=workload, budget=Budget(pcost=1.0)), seconds=60.0, memory=1.5e8)
+    >>> workload = Workload(schema).add(("age", "hours"), "affine").add(("age", "hours"), "prefix")
+    >>> request = Request(workload=workload.add("age", "range"), budget=Budget(pcost=1.0))
+    >>> dear_groups(request, seconds=60.0, memory=1.5e8)
     (0,)
     """
     groups = request.workload.groups
@@ -65,7 +66,7 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     options = dict(request.options) if fits(remaining) else options
     while remaining and len(removed) < MAX_COSTLY_GROUPS and not fits(remaining):
         feasible, infeasible = 0, len(remaining)
-        # The forecast is monotone in the groups, so bisection finds the first group above the limits.
+        # The forecast is monotone in the groups, so bisection finds the first infeasible group.
         while infeasible - feasible > 1:
             middle = (feasible + infeasible) // 2
             feasible, infeasible = (middle, infeasible) if fits(remaining[:middle]) else (feasible, middle)
@@ -84,7 +85,7 @@ def remove(request: Request, group: int, attribute: str = "") -> Changed:
 
 
 def approximate(request: Request, group: int, attribute: str = "") -> Changed:
-    """Set the weight of the group to 0, so that it is answered from the measurements of other groups."""
+    """Set the weight of the group to 0, so that other measurements answer it."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
         raise NotApplicable("The group is answered from the other tables already; its weight is 0.")

@@ -69,7 +69,7 @@ class NoiseScale:
 
 
 def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
-    """Return `group_table` with the shares of publishable, doubtful and noisy answers, worst groups first.
+    """Return `group_table` with the shares of answers in each quality class, worst groups first.
 
     The column "publishable from" is the smallest count whose answer is publishable at the typical
     error of the group.  It does not depend on the records; the shares assume that they are spread
@@ -119,7 +119,7 @@ def publishable_text(found: Comparison, scale: NoiseScale) -> str:
 
 
 def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
-    """Return one row per group: attributes, and the share of publishable answers under each mechanism.
+    """Return one row per group with the share of publishable answers under each mechanism.
 
     Columns are sorted by mechanism, best first, and rows by the share under the best mechanism,
     ascending.  Every query is assumed to have the RMSE of its group under the mechanism, and the
@@ -154,9 +154,9 @@ def quality_counts_text(answers: pd.DataFrame) -> str:
 
 
 def budget_for_quality(plan: Plan, scale: NoiseScale, share: float, *, nearly: bool = False) -> Budget:
-    """Return the smallest budget at which a share of all answers, above 0 and at most 1, is publishable.
+    """Return the smallest budget at which a share of all answers is publishable.
 
-    ``nearly`` is as for `budget_for_error`.
+    ``share`` is above 0 and at most 1; ``nearly`` is as for `budget_for_error`.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _variation_of_group(plan: Plan, number: int, group: Group, records: float) -
 
 
 def _even_shares(group: Group, index: Sequence[Index] | None) -> Array:
-    """Return the share of uniformly spread records in each query, for all or for sampled queries."""
+    """Return the share of uniformly spread records in each query, or each sampled query."""
     shares = np.ones(1)
     for place, part in enumerate(group.parts):
         counted = np.abs(part.family.dot(part.sizes, np.ones(part.cells)) / part.cells)

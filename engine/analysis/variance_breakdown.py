@@ -50,7 +50,8 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
     >>> from engine.mechanisms import plan
-    >>> workload = Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "ab"]), (1, 2), "marginal")
+    >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
+    >>> workload = Workload.all_ways(schema, (1, 2), "marginal")
     >>> breakdown(plan(workload, Budget(pcost=1.0)), 2)["attributes"].tolist()
     [('a', 'b'), ('a',), ('b',), ()]
     """
@@ -154,7 +155,8 @@ def even_error(plan: Plan, group: int) -> float | None:
     >>> from engine.workload import Attribute, Schema, Workload
     >>> from engine.privacy.budget import Budget
     >>> from engine.mechanisms import plan
-    >>> workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "marginal").add("a", "prefix")
+    >>> workload = Workload(Schema([Attribute.of_size("a", 4)]))
+    >>> workload = workload.add("a", "marginal").add("a", "prefix")
     >>> example = plan(workload, Budget(pcost=1.0))
     >>> even_error(example, 0) is None, even_error(example, 1) is None
     (False, True)

@@ -38,7 +38,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Changed:
-    """A changed request, the new number of the studied group (None if removed), and a description."""
+    """A changed request, the new number of the group (None if removed), and a description."""
 
     request: Request
     group: int | None
@@ -149,7 +149,8 @@ def can_be_coarser(attribute: Attribute) -> bool:
 def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     """Return a numeric attribute with every ``factor`` adjacent cells merged into one.
 
-    The last cell also takes the remainder.  Integer codes become bins, so the records keep their codes.
+    The last cell also takes the remainder.  Integer codes become bins, so the codes in the records
+    do not change.
 
     >>> coarser_attribute(Attribute.of_size("code", 7)).edges
     (0.0, 2.0, 4.0, 6.0)

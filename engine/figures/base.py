@@ -100,14 +100,16 @@ CHAR_WIDTH_PX, LINE_HEIGHT_PX = 6.5, 16.0
 
 
 def label_places(x: Sequence[float], y: Sequence[float], texts: Sequence[str], across: float = math.inf) -> list[str]:
-    """Return plotly text positions for marker labels without overlaps; empty if a label does not fit.
+    """Return plotly text positions of marker labels without overlaps.
 
     ``x`` and ``y`` are marker positions in pixels, to the right and up, and ``across`` is the width
-    of the plot.  Labels are placed greedily in the order of the markers.
+    of the plot.  Labels are placed greedily in the order of the markers; the position is empty if a
+    label does not fit.
 
     >>> label_places([100.0, 104.0, 300.0], [50.0, 52.0, 50.0], ["first", "second", "third"])
     ['bottom center', 'top center', 'top center']
-    >>> label_places([100.0, 290.0, 200.0], [50.0, 50.0, 50.0], ["first", "second<br>line", "wide" * 30], 300.0)
+    >>> texts = ["first", "second<br>line", "wide" * 30]
+    >>> label_places([100.0, 290.0, 200.0], [50.0, 50.0, 50.0], texts, 300.0)
     ['top center', 'middle left', '']
     """
     occupied = [
@@ -182,7 +184,10 @@ def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, 
 def heat_map(
     grid: Any, labels: Sequence[Sequence[str]], axes: Sequence[str], hover: str, unit: str, **looks: Any
 ) -> go.Figure:
-    """Return a heat map; ``labels`` and ``axes`` are for rows and columns, ``looks`` trace properties."""
+    """Return a heat map with labels and axis titles for rows and columns.
+
+    ``looks`` are additional trace properties.
+    """
     rows, columns = (fitting(side) for side in labels)
     heat = {
         "type": "heatmap",
@@ -207,7 +212,8 @@ def heat_map(
 MAX_SIDE = 512
 
 
-COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")  # Okabe-Ito without yellow
+# The palette of Okabe and Ito without yellow, and grey.
+COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7f7f7f")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 PATTERNS = ("", "/", "x", ".", "-", "+")
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")

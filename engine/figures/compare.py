@@ -42,7 +42,7 @@ from engine.workload import Workload
 LOG_AXIS_RATIO = 20.0  # an axis is logarithmic if the maximum exceeds this multiple of the minimum
 MIN_PLOT_WIDTH_PX = 290  # smallest width of a plot area on a narrow screen
 MARKERS_PER_LINE = 12
-# Blue, pale, vermilion: better, equal, worse; distinguishable with common color vision deficiencies.
+# Blue: better, pale: equal, vermilion: worse; suitable for color vision deficiencies.
 DIVERGING = ((0.0, "#0072b2"), (0.5, "#f2f2f2"), (1.0, "#d55e00"))
 EQUAL_ERROR_TOLERANCE = 1e-4  # relative; closer mechanisms are reported as equally exact
 MAX_DRAWN_RATIO, MAX_NAMED_RATIO = 2.0, 5.0  # multiples of the bound
@@ -57,7 +57,7 @@ COLUMN_TITLES = {
 
 
 def ranked(found: Comparison) -> pd.DataFrame:
-    """Return the mechanisms with a result, best first, with the columns of `compare` renamed for display."""
+    """Return the mechanisms with a result, best first, with columns renamed for display."""
     successful = found.frame[found.frame["status"] == "ok"]
     return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
 
@@ -70,7 +70,7 @@ def refused(found: Comparison) -> pd.DataFrame:
 
 
 def costs(found: Comparison) -> dict[str, str]:
-    """Return a text with error, planning time and memory for every mechanism with a result, best first."""
+    """Return the error, planning time and memory of every mechanism with a result, as text."""
     return {
         str(row["mechanism"]): f"{amount(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
         for _, row in found.frame[found.frame["status"] == "ok"].iterrows()
@@ -349,7 +349,8 @@ def spreads_picture(spreads: Mapping[str, Spread]) -> Picture:
         text = fitting([title_of(label)])[0]
         line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
-            x=finite.astype(np.float32),  # single precision suffices for drawing and halves the size
+            # Single precision suffices for drawing and halves the size.
+            x=finite.astype(np.float32),
             y=distribution.shares[: len(finite)].astype(np.float32),
             mode="lines",
             line=line_style,

@@ -62,7 +62,7 @@ def domain_picture(schema: Schema) -> Picture:
 
 
 def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) -> Picture:
-    """Return a heat map of one part of a group: its query matrix, or one query on two attributes."""
+    """Return a heat map of one part of a group: its queries, or one query on two attributes."""
     part_queries = group.parts[part]
     columns = [schema[group.attributes[a]] for a in part_queries.axes]
     if len(columns) == 2:
@@ -106,7 +106,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
 
     Parameters
     ----------
-    chosen : maps an attribute to its first and last selected cell, inclusive; these are highlighted.
+    chosen : maps an attribute to its first and last selected cell, inclusive.
     """
     names = list(chosen)
     cells = [thinned(schema[name].size, MAX_SIDE) for name in names]
@@ -342,7 +342,7 @@ def on_one_scale(*pictures: Picture) -> None:
 
 
 def _factor(plan: Plan, key: Space, factor: int) -> tuple[Array, list[str], str]:
-    """Return the matrix of a factor, its cell labels and its name; a block without factors is the total."""
+    """Return the matrix, cell labels and name of a factor; without factors, of the total."""
     block = plan.blocks[key]
     if not block.factors:
         return np.ones((1, 1)), ["all records"], "all records"

@@ -77,7 +77,7 @@ def pairs_picture(plan: Plan) -> Picture:
 def error_picture(
     plan: Plan, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
 ) -> Picture:
-    """Return the standard errors of the queries of a group, in counts; parameters as in `error_grid`."""
+    """Return the standard errors of the queries of a group, in counts; see `error_grid`."""
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
     shown = errors[grid.kept]
@@ -108,7 +108,7 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
 
 
 def spread_picture(plan: Plan, tolerance: float) -> Picture:
-    """Return the cumulative distribution of standard errors, with a line at a tolerance in counts."""
+    """Return the cumulative distribution of standard errors, with a line at a tolerance."""
     distribution = spread(plan)
     finite = distribution.errors[np.isfinite(distribution.errors)]
     indices = thinned(len(finite), MAX_POINTS // 10)
@@ -122,7 +122,8 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
         "showlegend": False,
     }
     is_log = len(finite) > 0 and finite[-1] > 20 * finite[0] > 0
-    annotation_x = math.log10(tolerance) if is_log else tolerance  # plotly expects log10 on a logarithmic axis
+    # On a logarithmic axis plotly expects log10 of the position.
+    annotation_x = math.log10(tolerance) if is_log else tolerance
     limit = {"type": "line", "x0": tolerance, "x1": tolerance, "y0": 0, "y1": 1, "yref": "paper"}
     name = {"x": annotation_x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     layout = {
@@ -141,7 +142,7 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
 
 
 def spread_axes(*, wide: bool) -> dict[str, Any]:
-    """Return the axes of a distribution of standard errors; ``wide`` selects a logarithmic x axis."""
+    """Return the axes of a distribution; ``wide`` selects a logarithmic x axis."""
     kind = {"type": "log"} if wide else {"type": "linear", "rangemode": "tozero"}
     return {
         "xaxis": {"title": {"text": "standard error (counts)"}} | kind,
@@ -180,7 +181,7 @@ class Grid:
     note: str = ""
 
     def standard_errors(self, plan: Plan) -> Array:
-        """Return standard errors in counts, in the shape of the grid; NaN for cells without a query."""
+        """Return standard errors in counts, shape of the grid; NaN for cells without a query."""
         out = np.full(self.kept.shape, np.nan)
         if not self.index:
             out[...] = np.sqrt(plan.variances(self.group)[0])
@@ -203,7 +204,7 @@ class Grid:
 def error_grid(
     workload: Workload, group: int, across: Sequence[int] | None = None, fixed: Sequence[int] | None = None
 ) -> Grid:
-    """Return the queries of a group to draw: a line, a triangle of ranges, or a two-dimensional slice.
+    """Return the queries of a group to draw: a line, a triangle of ranges, or a 2-D slice.
 
     Parameters
     ----------
@@ -247,7 +248,7 @@ def error_grid(
 
 
 def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequence[int], suffix: str) -> Grid:
-    """Return a grid of ranges by first and last cell, or of circular ranges by first cell and length."""
+    """Return ranges by first and last cell, or circular ranges by first cell and length."""
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
     circular = isinstance(queries.parts[part].family, Circular)

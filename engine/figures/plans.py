@@ -87,7 +87,7 @@ BUDGET_FACTORS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0)  # multiples of the prese
 
 
 def breakdown_picture(plan: Plan, group: int, query: int | None = None) -> Picture:
-    """Return the contributions of residual spaces to the variance of a query, or mean variance of a group."""
+    """Return the contributions of residual spaces to the variance of a query or group."""
     contributions = breakdown(plan, group, query)
     names = [set_name(a) for a in contributions["attributes"]]
     shares, labels = contributions["share"].tolist()[:MAX_BREAKDOWN_BARS], names[:MAX_BREAKDOWN_BARS]
@@ -158,7 +158,7 @@ def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] =
 
 
 def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
-    """Return the weighted RMSE of a plan with the lower bounds for its class and for all mechanisms."""
+    """Return the weighted RMSE of a plan, and lower bounds for its class and all mechanisms."""
     mechanism_bound, class_bound = bound.rmse(plan), plan.certificate.lower_bound
     sizes = [plan.weighted_rmse, class_bound, mechanism_bound]
     labels = ["this plan", "best of its class, at least", "any matrix mechanism, at least"]

@@ -19,8 +19,8 @@ MAX_ANSWERS = 100  # more intervals are not legible
 def plot(found: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     """Return the default plotly figure of a plan, comparison or measurement, as in the app.
 
-    For a plan, it shows the standard errors of the queries of a group; for a comparison, the ranking
-    of the mechanisms; for a measurement, the first 100 answers of a group with their intervals.
+    For a plan, it shows the standard errors of the queries of a group; for a comparison, the
+    ranking of the mechanisms; for a measurement, the first 100 answers of a group with intervals.
     Errors and answers are in counts.
 
     >>> from engine.workload import Attribute, Schema, Workload

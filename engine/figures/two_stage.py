@@ -97,7 +97,7 @@ def saved_text(common: CommonPlan, written: Callable[[Budget], str] = in_pcost) 
 
 
 def space_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row per residual space and option: attributes, option, pcost, shared pcost, method."""
+    """Return one row per residual space and option, with its pcost and the shared pcost."""
     spaces = common.by_space()
     names = [set_name(space) for space in spaces["attributes"]]
     return spaces.assign(attributes=names).rename(
@@ -106,7 +106,7 @@ def space_table(common: CommonPlan) -> pd.DataFrame:
 
 
 def spend_table(common: CommonPlan) -> pd.DataFrame:
-    """Return one row per option: pcost of the look, of the residual and in total, as exact decimals."""
+    """Return one row per option: pcost of look, residual and total, as exact decimals."""
     rows = []
     for name, (look, residual), plan in zip(common.names, common.spends, common.options, strict=True):
         separate = f"{Decimal(repr(price(plan))).normalize():f}"
@@ -123,7 +123,7 @@ def least_total(common: CommonPlan) -> float:
 
 
 def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
-    """Return a sentence with the exact total pcost of all steps and the pcost of the plan as a single release."""
+    """Return a sentence with the exact pcost of all steps, and of the plan as one release."""
     separate = Decimal(repr(price(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
     comparison = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {separate:f}"
@@ -158,7 +158,7 @@ def group_text(group: Group) -> str:
 
 
 def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: int | str) -> Picture:
-    """Return the signal-to-noise ratios of a primary group under an option, estimated from the look."""
+    """Return the signal-to-noise ratios of a group under an option, estimated from the look."""
     table, queries = rule.signal_to_noise(looked, group, option), rule.groups[group]
     name = rule.common.names[rule.common.position(option)]
     where = set_name(queries.attributes)
@@ -180,7 +180,7 @@ def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: i
 
 
 def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
-    """Return the share of primary cells above each signal-to-noise ratio, with confidence bounds."""
+    """Return the share of cells above each signal-to-noise ratio, with confidence bounds."""
     estimate, width = rule.estimates(looked), rule.sigmas * rule.errors()
     options = (rule.common.position(rule.primary), *rule.finer)
     figure, rows = go.Figure(), []
@@ -247,7 +247,7 @@ def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) 
 
 
 def _steps(ratios: Array) -> tuple[list[float], list[float]]:
-    """Return sorted ratios and the share of cells at or above each: an empirical survival function."""
+    """Return sorted ratios and the share of cells at or above each ratio."""
     ordered = np.sort(ratios)
     indices = thinned(len(ordered), MAX_STEPS)
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))

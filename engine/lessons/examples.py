@@ -21,20 +21,20 @@ Strategies for one attribute (`contest`)
     the certified optimum.
 
     Weights mu >= 0 on the cells prove a bound: no strategy of privacy cost 1 has a total squared
-    error below (tr (W diag(mu) W^T)^(1/2))^2 / sum(mu).  Equal weights give the singular value bound.
-    Sources: Li and Miklau, section 3.2 (singular value bound); Xiao, Wang and Gehrke (wavelet); Hay
-    et al. (hierarchical); Weighted Fourier Factorizations.  For the weighted bound see
-    `engine.residuals.dual_solver`.
+    error below (tr (W diag(mu) W^T)^(1/2))^2 / sum(mu).  Equal weights give the singular value
+    bound.  Sources: Li and Miklau, section 3.2 (singular value bound); Xiao, Wang and Gehrke
+    (wavelet); Hay et al. (hierarchical); Weighted Fourier Factorizations.  For the weighted bound
+    see `engine.residuals.dual_solver`.
 Contribution bounding (`caps_table`)
-    A cap of c rows per person discards the excess rows, which biases the total, and scales the noise
-    to c rows instead of to the maximum.
+    A cap of c rows per person discards the excess rows, which biases the total, and scales the
+    noise to c rows instead of to the maximum.
 Decomposition of queries (`smash`) and the common mechanism (`two_analyses`)
     Sources: QuerySmasher, section 6.2 and figures 1 and 2; Xiao, Wang, Zhang and Kifer 2022.
 Reconstruction attack (`reconstruct_replies`)
     Sixteen invented persons each have a confidential reply, yes or no.  The attacker knows the
     persons and the published number of yes replies in groups of eight.  Exact answers form a system
-    of linear equations whose solution is the replies.  Source: Dinur and Nissim 2003; the groups are
-    the rows of Sylvester's Hadamard matrix.
+    of linear equations whose solution is the replies.  Source: Dinur and Nissim 2003; the groups
+    are the rows of Sylvester's Hadamard matrix.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def wavelet_rows(cells: int) -> Array:
 
 
 def fourier_rows(gram: Array) -> Array:
-    """Return the optimal strategy of real Fourier waves for a workload Gram matrix, shape (waves, n).
+    """Return the optimal strategy of real Fourier waves for a workload, shape (waves, n).
 
     Parameters
     ----------
@@ -347,7 +347,7 @@ def fourier_rows(gram: Array) -> Array:
     Notes
     -----
     Guarantee: optimal among the strategies whose Gram matrices have eigenvectors
-    exp(2 pi i k c / n).  The amplitude of wave k is the fourth root of f_k^* G f_k.  Waves with zero
+    exp(2 pi i k c / n).  The amplitude of wave k is the fourth root of f_k^* G f_k.  Waves of zero
     amplitude are omitted.  Source: Weighted Fourier Factorizations.
     """
     n = len(gram)
@@ -375,7 +375,7 @@ def _problem(name: str, cells: int) -> DualProblem:
     return DualProblem(lift=WholeDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
 
 
-VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}  # rows of one person -> persons
+VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}  # rows -> persons
 CAPS = tuple(range(1, max(VISITS) + 1))
 CAP_COLUMNS = ["cap", "rows lost", "standard error", "error"]
 
@@ -452,14 +452,14 @@ class QueryPiece:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Smashed:
-    """A query, shape (n_1, ..., n_k), and its components from the total to the full attribute set."""
+    """A query, shape (n_1, ..., n_k), and its components in all residual spaces."""
 
     schema: Schema
     query: Array
     pieces: tuple[QueryPiece, ...]
 
     def added(self, count: int | None = None) -> Array:
-        """Return the sum of the first ``count`` pieces, by default of all, shape (n_1, ..., n_k)."""
+        """Return the sum of the first ``count`` pieces, by default of all."""
         return np.asarray(np.sum([np.zeros_like(self.query), *(p.spread for p in self.pieces[:count])], axis=0))
 
     @property
@@ -470,7 +470,7 @@ class Smashed:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Overlaps:
-    """Cosines between queries, shape (queries, queries), with the label and the table of each query."""
+    """Cosines, shape (queries, queries), with the label and the table of each query."""
 
     labels: tuple[str, ...]
     tables: tuple[str, ...]
@@ -587,8 +587,8 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
 def outcomes(counts: Sequence[int], budget: Budget, draws: int) -> Array:
     """Draw possible releases of a histogram, shape (draws, cells), in counts, each at the budget.
 
-    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of the
-    operating system.  The counts are invented; `engine.release.measure` releases real records.
+    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
+    the operating system.  The counts are invented; `engine.release.measure` releases real records.
 
     >>> outcomes([5, 7], Budget(pcost=1.0), 3).shape
     (3, 2)
@@ -677,7 +677,7 @@ def table_rows(schema: Schema, space: Space) -> Array:
 
 
 def _pieces_by_space(schema: Schema, rows: Array) -> dict[Space, tuple[Array, Array]]:
-    """Return the pieces of query rows by space: coefficients (k, ...) and spread (k, n_1, ..., n_d)."""
+    """Return coefficients (k, ...) and spread (k, n_1, ..., n_d) of query rows, by space."""
     names, sizes = schema.names, schema.sizes(schema.names)
     pieces = {}
     for space in subsets(names):
@@ -731,7 +731,8 @@ def group_questions(count: int) -> Array:
     ------
     PlanError : not 1 <= count <= 16.
 
-    >>> group_questions(16).sum(axis=1).astype(int).tolist()[:3], int(np.linalg.matrix_rank(group_questions(16)))
+    >>> questions = group_questions(16)
+    >>> questions.sum(axis=1).astype(int).tolist()[:3], int(np.linalg.matrix_rank(questions))
     ([16, 8, 8], 16)
     """
     count = whole("count", count, 1, PERSONS, error=PlanError)
@@ -739,7 +740,7 @@ def group_questions(count: int) -> Array:
 
 
 def spread_of_answers(count: int, budget: Budget) -> float:
-    """Return the standard error, in counts, of each of ``count`` answers that together cost the budget.
+    """Return the standard error of ``count`` answers that together cost the budget, in counts.
 
     One additional yes changes the answer of every question about that person by 1.
     """
@@ -749,8 +750,8 @@ def spread_of_answers(count: int, budget: Budget) -> float:
 def answers_given(count: int, budget: Budget | None = None) -> Array:
     """Return the published answers, shape (count,), in counts: exact, or noisy if a budget is set.
 
-    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of the
-    operating system.
+    The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
+    the operating system.
     """
     truth = group_questions(count) @ np.asarray(SECRETS, dtype=float)
     if budget is None:

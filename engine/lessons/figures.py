@@ -1,7 +1,7 @@
 """Figures of the lessons.
 
-Every function takes a result of `engine.lessons.examples` and returns a `Picture`: a figure with its
-table, note and alternative text.
+Every function takes a result of `engine.lessons.examples` and returns a `Picture`: a figure with
+its table, note and alternative text.
 """
 
 from __future__ import annotations
@@ -269,7 +269,7 @@ def guess_text(found: Neighbours) -> str:
 
 
 def spends_picture(found: TwoAnalyses) -> Picture:
-    """Return stacked bars of the pcost of a two-stage release, with a shared and a separate look."""
+    """Return stacked bars of the pcost of two-stage releases with shared and separate looks."""
     table, budget = found.spends(), found.fine.pcost
     bars = [
         {
@@ -510,7 +510,7 @@ def attack_picture(found: Attack) -> Picture:
 
 
 def caps_picture(budget: Budget, chosen: int) -> Picture:
-    """Return the error of the total by cap on rows per person: rows lost, noise and both combined."""
+    """Return the error of the total by cap on rows per person: rows lost, noise and both."""
     table = caps_table(budget)
     figure = go.Figure()
     for column, name, color, dash in (

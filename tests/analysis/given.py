@@ -1,4 +1,4 @@
-"""A workload of every family, and errors of queries listed one by one with the shares that come of them."""
+"""A workload with all query families, and a brute-force check of error shares."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SHARES = (1e-9, 0.01, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0)
 
 
 def stds(made: Plan, targets: list[float] | None = None) -> np.ndarray:
-    """Standard errors of all queries, listed one by one, as shares of one number a group."""
+    """Standard errors of all queries, divided by one number per group."""
     targets = targets or [1.0] * len(made.workload.groups)
     return np.sort(np.concatenate([np.sqrt(made.variances(i)) / t for i, t in enumerate(targets)]))
 
 
 def check_counts(made: Plan) -> None:
-    """Shares and tolerances are those of the queries listed one by one."""
+    """Compare shares and tolerances with an enumeration of all queries."""
     errors, found = stds(made), [tolerance_for(made, share) for share in SHARES]
     assert found == pytest.approx(
         [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12

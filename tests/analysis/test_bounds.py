@@ -1,4 +1,4 @@
-"""How far any mechanism could be below a plan: bounds, their pictures, and the words of certificates."""
+"""Lower bounds for all mechanisms: values, figures and texts of certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons in processes of their own: from any script, without `resource`, and with true reasons for what failed."""
+"""Comparisons in worker processes: any calling script, missing `resource` module, failures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_takes_too_long_is_ended() -> None:
 
 
 def sleepers() -> list[psutil.Process]:
-    """Processes that a keeper forked and that still live."""
+    """Running child processes of a worker pool."""
     keepers = [p for p in psutil.Process().children() if "loky" in " ".join(p.cmdline())]
     return [child for keeper in keepers for child in keeper.children() if child.is_running()]
 

@@ -1,4 +1,4 @@
-"""The coverage check finds honest plans honest and dishonest ones dishonest."""
+"""Coverage check: correct plans pass, and plans with wrong variances fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a wanted error to a budget and back, and where a variance comes from: what is promised is what comes."""
+"""Budgets for error targets, shares within targets, and variance breakdowns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MADE = [
 
 
 def less(budget: Budget) -> Budget:
-    """A budget smaller by what is promised to be too much."""
+    """Return a budget that is smaller than the guaranteed precision allows."""
     if budget.pure_epsilon is None:
         return Budget(pcost=budget.pcost * (1 - 1e-7))
     return Budget.pure(budget.pure_epsilon * (1 - 5e-8))
@@ -49,7 +49,7 @@ def test_shares_and_tolerances_are_those_of_all_queries(case: tuple[Plan, str, d
 
 
 def check_budget(made: Plan, wanted: float | list[float], share: float) -> Budget:
-    """The budget keeps the targets for the share, and a slightly smaller one does not."""
+    """Check that the budget meets the targets, and that a slightly smaller one does not."""
     several = [wanted] * len(made.workload.groups) if isinstance(wanted, float) else wanted
     found = budget_for_error(made, wanted, share)
     assert found.law == made.budget.law
@@ -102,7 +102,7 @@ def test_the_cap_on_records_stays_that_of_the_request() -> None:
 
 
 def test_the_budget_of_a_marginal_is_known() -> None:
-    """One block of column norm 1, all queries alike: pcost is 1 over the variance."""
+    """One block of column norm 1 with equal queries: pcost is 1 / variance."""
     asked = Workload(shapes.numeric(4)).add("a", "marginal")
     for wanted, share in itertools.product((1e-3, 0.25, 1.0, 100.0, 1e5), (0.01, 0.5, 1.0)):
         assert budget_for(asked, wanted, share).pcost == pytest.approx(wanted**-2, rel=1e-4)
@@ -112,7 +112,7 @@ def test_the_budget_of_a_marginal_is_known() -> None:
 
 
 def test_rounding_that_costs_more_than_the_noise_is_paid_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise this large has a grid as wide as a count, so that the variance is far from 1 / pcost."""
+    """The grid step is about one count here, so the variance differs from 1 / pcost."""
     made = plan(Workload(shapes.numeric(40, 30)).add(("a", "b"), "marginal"), Budget.pure(1.0), "identity")
     tried: list[Budget] = []
     monkeypatch.setattr(fitness, "at_budget", lambda made, budget: tried.append(budget) or at_budget(made, budget))
@@ -240,7 +240,7 @@ def test_a_breakdown_adds_up(case: tuple[Plan, str, dict]) -> None:
 
 
 def test_a_breakdown_is_the_noise_of_each_space() -> None:
-    """Take the noise of one space away: the variance falls by what the breakdown gives to it."""
+    """Without the noise of one space, the variance decreases by its share in the breakdown."""
     made = plan(WORKLOAD, Budget(pcost=1.0))
     number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("age", "sex", "code"))
     asked, table = made.workload.groups[number], breakdown(made, number, 11)

@@ -1,4 +1,4 @@
-"""The processes that comparisons run in, when whoever asked goes away."""
+"""Worker processes of comparisons end when the parent process ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Targets of single groups: the smallest budget for all of them, and what gives way to those that are locked."""
+"""Error targets per group: the smallest budget for all targets, and locked targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups too dear to plan: those are named that make it so, and what is offered in their place answers as it says."""
+"""Groups that make planning expensive, and their replacements."""
 
 from __future__ import annotations
 

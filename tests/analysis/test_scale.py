@@ -1,4 +1,4 @@
-"""Noise on the scale of counts: shares as counted query by query, the budget for them, and answers with a word each."""
+"""Relative errors: quality shares against enumeration, budgets and quality classes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCALE = NoiseScale(records=100.0)
 
 
 def by_hand(number: int) -> np.ndarray:
-    """Coefficients of variation of a group with every query written out on all its cells."""
+    """Coefficients of variation of a group, from its dense query matrix."""
     group = WORKLOAD.groups[number]
     rows = np.ones((1, 1))
     for part in group.parts:

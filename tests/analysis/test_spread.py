@@ -1,4 +1,4 @@
-"""Shares of queries within an error: those of all queries, counted in millions, or by a sample that says so."""
+"""Distributions of standard errors: exact for millions of queries, or sampled."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_shares_and_tolerances_of_many_shapes(shape: str) -> None:
 
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "total"])
 def test_groups_that_nothing_measures_are_told_apart(family: str) -> None:
-    """Their variances are made anew whenever they are asked for, so that nothing may be known by their place."""
+    """The variances are new objects at every call, so a cache by identity would be wrong."""
     asked = Workload(shapes.numeric(3, 4, 5, 6, 2)).add("a", "marginal")
     for name in "bcde":
         asked = asked.add(name, family, weight=0.0)
@@ -58,7 +58,7 @@ def test_queries_without_noise_are_within_every_tolerance() -> None:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is listed: variances that differ are counted, up to 500."""
+    """Distinct variances are counted without enumeration, up to 500."""
     module = importlib.import_module("engine.analysis.error_distribution")
     monkeypatch.setattr(module, "EXACT_QUERIES", 500)
     monkeypatch.setattr(module, "SAMPLE", 3000)

@@ -1,4 +1,4 @@
-"""Changes of a request: each equals the same change made by hand, or is refused with its reason."""
+"""Changes of a request: equal to the manual change, or refused with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans that pictures are drawn of."""
+"""Fixtures: plans for figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A workload that pictures are drawn of, and what every picture has."""
+"""A workload for figures, and checks that apply to every figure."""
 
 from __future__ import annotations
 

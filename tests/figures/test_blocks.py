@@ -1,4 +1,4 @@
-"""Pictures of strategies are their rows and Gram matrices."""
+"""Figures of strategy matrices and Gram matrices."""
 
 from __future__ import annotations
 

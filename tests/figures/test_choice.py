@@ -1,4 +1,4 @@
-"""Pictures of a choice say what the engine says; analyses nest; rivals cost and decide what they should."""
+"""Figures of the two-stage release, nested analyses and baseline rules."""
 
 import math
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Pictures of comparisons say what the plans say, checked by brute force."""
+"""Figures of comparisons, against brute force on the plans."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def found() -> Comparison:
 
 
 def dots(picture: Picture) -> dict[str, float]:
-    """Where the marks of a ranking stand, by label."""
+    """Positions of the markers of a ranking, by label."""
     return {trace.meta: trace.x[0] for trace in picture.figure.data if trace.meta}
 
 

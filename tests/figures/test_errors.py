@@ -1,4 +1,4 @@
-"""Pictures of errors have every query and every pair of attributes in its place."""
+"""Figures of standard errors: positions of queries and of pairs of attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of pictures as files: LaTeX that compiles, and CSV that is read back as it was."""
+"""Export of the tables of figures: LaTeX that compiles, and CSV round trips."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ASKED = Workload.all_ways(SCHEMA, (1, 2))
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
-    """Tables of every kind that the app hands out, with names and labels that are hard to write."""
+    """Tables of every exported kind, with names and labels that need escaping."""
     made: Plan = plan(ASKED, Budget(pcost=1.0))
     found = comparison(ASKED, made.budget, ["querysmasher", "identity", "wff"])
     drawn = {

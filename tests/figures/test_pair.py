@@ -1,4 +1,4 @@
-"""Two plans beside each other: ratios, losses query by query and differences, checked by brute force."""
+"""Comparison of two plans: error ratios, losses and differences, against brute force."""
 
 from __future__ import annotations
 

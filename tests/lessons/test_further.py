@@ -1,4 +1,4 @@
-"""The attack, many rows, clipped tables and tuned centers: against brute force, and what questions claim."""
+"""Reconstruction attack, contribution bounds, clipping and tuned centers, against brute force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lessons tell the truth: pieces of the paper, dense linear algebra, and the claims of every question."""
+"""Decompositions, strategies and texts of the lessons, against dense linear algebra."""
 
 from __future__ import annotations
 
