@@ -1,13 +1,14 @@
 """Noise journal: the random bits of an unfinished release.
 
-Once the spend is recorded, the same records and the journal give the same noise, so that going on is no second draw.
-Who holds both the key and the result can take the noise away.  So the key is for its owner alone, beside ledger and
-records, where the exact counts could be taken anyway, and goes when the result is saved; what a crash in between
-leaves goes when the ledger is opened next.  A copy of the folder that was made in the meantime keeps it: do not
-publish one.
+Once the spend is recorded, the same records and the journal reproduce the same noise, so finishing an
+interrupted release is not a second draw. Anyone with both the journal key and the result can subtract
+the noise. The key is therefore readable only by its owner, is stored in the folder of ledger and
+records, where the exact counts are accessible anyway, and is deleted when the result is saved. After
+a crash in between, it is deleted when the ledger is next opened. A copy of the folder made in the
+meantime contains the key: do not publish one.
 
-A journal is found under the name of its release only by a run that holds its lock, and every spend is made by a run
-that holds it.  A journal without a spend has made no noise: it is thrown away, and its key with it.
+Only a run that holds the lock of a journal can use it, and every spend is made by a run that holds
+the lock. A journal without a spend has produced no noise: it is discarded together with its key.
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ FORMAT, _ENDING, _SEED = "journal/1", ".journal", 32  # bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Journal:
-    """The key of one release, and a digest of its counts by that key."""
+    """Key of one release, and the digest of its counts under that key."""
 
     seed: bytes = field(repr=False)
     digest: str = field(repr=False)
     place: Path
 
     def check(self, digest: str) -> None:
-        """Raises: DataError if these are not the counts that the release was begun with."""
+        """Raise DataError unless these are the counts with which the release started."""
         if not hmac.compare_digest(self.digest, digest):
             raise DataError(
-                "This release was begun with other records and paid for; nothing was drawn or spent now. Give the "
-                "records of before, which ends it at no further cost, or use a new attempt, which spends again."
+                "This release was started and paid for with other records; nothing was drawn or spent now. Give the "
+                "earlier records, which finishes it at no further cost, or use a new attempt, which spends again."
             )
 
     def bits(self, row_hash: str) -> Callable[[int], bytes]:
-        """Return the source of bits for the spend in a row: the same for the same seed, counts and row, and no other.
+        """Return the bit source of the spend in a row, determined by seed, counts and row.
 
-        SHAKE-256 of the seed, what it is for, and the number of the request; no two requests share their input.
+        The bits are SHAKE-256 of the seed, a digest of the purpose and the number of the request, so
+        no two requests have the same input.
 
         >>> journal = Journal(seed=bytes(32), digest="d", place=Path("j"))
         >>> one, again, other = journal.bits("row 1"), journal.bits("row 1"), journal.bits("row 2")
@@ -68,7 +70,7 @@ class Journal:
         return stream
 
     def remove(self) -> None:
-        """Forget the key, down to the disk."""
+        """Delete the key durably."""
         self.place.unlink(missing_ok=True)
         sync_folder(self.place.parent)
 
@@ -77,28 +79,41 @@ class Journal:
 def journal(
     ledger: Path, key: str, *, seed: bytes, digest: Callable[[bytes], str], spent: Callable[[], object]
 ) -> Iterator[tuple[Journal | None, bool]]:
-    """Hold the journal of a release, on the disk, and whether it was spent for before; then None if it has none.
+    """Lock the journal of a release; yield it and whether the release was already spent for.
 
-    `seed` is fresh, for a new one; `digest` is of the counts, by a seed.
-    Raises: LedgerError if another run holds it, or it cannot be read or made.
+    Parameters
+    ----------
+    seed : fresh random bytes for a new journal.
+    digest : function that returns the digest of the counts under a seed.
+    spent : function that returns a true value if the release was spent for.
+
+    Yields
+    ------
+    The journal, or None if the release was spent for and has none.
+
+    Raises
+    ------
+    LedgerError
+        Another run holds the journal, or it cannot be read or created.
     """
     place = _place(ledger, key)
-    with ExitStack() as held:
-        file = _taken(place, held)
+    with ExitStack() as locks:
+        file = _open_locked(place, locks)
         if spent():
-            # never a new one: it would be another draw for the same spend
+            # never a new journal: it would be a second draw for the same spend
             yield _read(file, place) if file else None, True
             return
-        # nothing was spent for an old one, so that nothing was drawn with it
+        # an old journal without a spend has produced no noise
         place.unlink(missing_ok=True)
         new = Journal(seed=seed, digest=digest(seed), place=place)
-        # where no lock tells the living from the dead nobody could take it up, so that it is not kept
+        # without file locks a stale journal cannot be recognised, so none is stored
         if LOCKS:
             content = json.dumps({"format": FORMAT, "seed": seed.hex(), "digest": new.digest}).encode()
-            draft = held.enter_context(reserved(ledger, len(content)))
+            draft = locks.enter_context(reserved(ledger, len(content)))
             draft.write(content)
             try:
-                # link refuses where rename would replace: of two runs that begin at once one has the name
+                # link fails if the name exists, where rename would replace: only one of two concurrent
+                # runs gets the name
                 os.link(draft.path, place)
             except FileExistsError:
                 raise _busy(place) from None
@@ -108,18 +123,18 @@ def journal(
 
 
 def broken_off(ledger: Path, key: str) -> bool:
-    """Return whether a release left a journal, and no run is at work on it."""
-    with ExitStack() as held, suppress(LedgerError):
-        return _taken(_place(ledger, key), held) is not None
+    """Whether a release left a journal that no run has locked."""
+    with ExitStack() as locks, suppress(LedgerError):
+        return _open_locked(_place(ledger, key), locks) is not None
     return False
 
 
 def remove_ended(ledger: Path, unfinished: Callable[[], Collection[str]]) -> None:
-    """Remove the journals that no spend waits for; those of runs at work are locked, and stay."""
+    """Remove the journals without an unfinished spend; locked journals of active runs remain."""
     for place in results_folder(ledger).glob(f"*{_ENDING}"):
-        with ExitStack() as held, suppress(OSError, LedgerError):
-            # asked under the lock: a run spends only while it holds it
-            if _taken(place, held) and place not in {_place(ledger, key) for key in unfinished()}:
+        with ExitStack() as locks, suppress(OSError, LedgerError):
+            # evaluated under the lock, because a run spends only while it holds the lock
+            if _open_locked(place, locks) and place not in {_place(ledger, key) for key in unfinished()}:
                 place.unlink()
                 sync_folder(place.parent)
 
@@ -128,27 +143,27 @@ def _place(ledger: Path, key: str) -> Path:
     return result_file(ledger, key).with_suffix(_ENDING)
 
 
-def _taken(place: Path, held: ExitStack) -> BinaryIO | None:
-    """The file under a name, locked for this run until `held` ends; None if nothing is there.
+def _open_locked(place: Path, locks: ExitStack) -> BinaryIO | None:
+    """Open a file, locked until `locks` is closed; return None if it does not exist.
 
-    Raises: LedgerError if another run holds it.
+    Raises LedgerError if another run holds the lock.
     """
     while True:
         try:
             handle = os.open(place, os.O_RDWR)
         except FileNotFoundError:
             return None
-        file = held.enter_context(os.fdopen(handle, "r+b"))
+        file = locks.enter_context(os.fdopen(handle, "r+b"))
         if not locked(file):
             raise _busy(place)
-        # the run that held it may have ended in between and removed the name
+        # the previous holder may have removed the name between opening and locking
         with suppress(FileNotFoundError):
             if os.fstat(file.fileno()).st_ino == os.stat(place).st_ino:
                 return file
 
 
 def _read(file: BinaryIO, place: Path) -> Journal | None:
-    """The journal in a file; None if it is damaged, and what it was for is lost."""
+    """Read a journal; return None if it is damaged."""
     try:
         data = parse_json(file.read())
         if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != _SEED:

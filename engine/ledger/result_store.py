@@ -1,8 +1,8 @@
 """Durable store of release results.
 
-The folder `<ledger>.results` holds one file per key.  Its space is taken under a temporary name before anything is
-spent; it is written, synced, and renamed, and its sha256 and size are then kept in the ledger.  What a killed run
-leaves is removed when the ledger is opened next.
+The folder `<ledger>.results` holds one file per key. Disk space is reserved under a temporary name
+before budget is spent. The result is then written, synced and renamed, and its SHA-256 and size are
+recorded in the ledger. Temporary files of killed runs are removed when the ledger is next opened.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PART, _CHUNK = ".part", 1 << 20
 
 @dataclass(kw_only=True)
 class Draft:
-    """A file that has its space on the disk and not yet its name; its owner holds a lock on it while it works."""
+    """Temporary file with reserved disk space, locked by its run and not yet published."""
 
     path: Path
     file: _File
@@ -40,7 +40,7 @@ class Draft:
     size: int = 0
 
     def write(self, content: Content) -> None:
-        """Write the whole content, down to the disk."""
+        """Write the complete content and sync it to the disk."""
         self.file.seek(0)
         self.file.end = 0
         if callable(content):
@@ -48,19 +48,19 @@ class Draft:
         else:
             self.file.write(content)
         self.file.truncate(self.file.end)
-        # on the disk before it gets its name: after a power cut a result is whole or not there
+        # synced before it is renamed: after a power cut a result is complete or absent
         self.file.flush()
         os.fsync(self.file.fileno())
         self.sha256, self.size = _digest(self.path), os.path.getsize(self.path)
 
     def publish(self, target: Path) -> None:
-        """Give the file its name; afterwards it is there even after a power cut."""
+        """Rename the file durably to its final name."""
         os.replace(self.path, target)
         sync_folder(target.parent)
 
 
 def results_folder(ledger: Path) -> Path:
-    """Where the results of a ledger are kept.
+    """Return the folder of the results of a ledger.
 
     >>> results_folder(Path("budget.ledger")).name
     'budget.ledger.results'
@@ -69,24 +69,27 @@ def results_folder(ledger: Path) -> Path:
 
 
 def result_file(ledger: Path, key: str) -> Path:
-    """The file of one key, named by the key's hash because a key may hold slashes and dots."""
+    """Return the file of one key, named by a hash because keys may contain slashes and dots."""
     return results_folder(ledger) / f"{hashlib.sha256(key.encode()).hexdigest()}.result"
 
 
 @contextmanager
 def reserved(ledger: Path, size: int) -> Iterator[Draft]:
-    """Make a file of `size` bytes on the disk, to be written and published; it is removed again if it was not.
+    """Reserve a file of `size` bytes; it is removed at the end unless it was published.
 
-    Raises: LedgerError if there is no room, or the folder cannot be written.
+    Raises
+    ------
+    LedgerError
+        The disk has not enough space, or the folder is not writable.
     """
     folder = results_folder(ledger)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_mode & 0o077:  # made by an earlier version, for everybody to read
+        if folder.stat().st_mode & 0o077:  # earlier versions created it readable for all users
             folder.chmod(0o700)
-        # the folder is an entry of its parent, and a power cut loses entries that were not synced
+        # a power cut loses directory entries that were not synced, including this folder
         sync_folder(folder.parent)
-        place, file = _owned(folder)
+        place, file = _locked_temporary_file(folder)
         with file:
             try:
                 _allocate(file, size)
@@ -102,7 +105,7 @@ def reserved(ledger: Path, size: int) -> Iterator[Draft]:
 
 
 def remove_stale(ledger: Path) -> None:
-    """Remove what killed runs left behind; files of runs that are still at work are locked, and stay."""
+    """Remove temporary files of killed runs; locked files of active runs remain."""
     for place in results_folder(ledger).glob(f"*{_PART}"):
         with suppress(OSError), open(place, "r+b") as file:
             if locked(file):
@@ -110,7 +113,7 @@ def remove_stale(ledger: Path) -> None:
 
 
 class _File(io.BufferedRandom):
-    """A file that knows where its content ends, though its space goes on and the writer may have gone back."""
+    """File that records the end of its content, within its larger reserved space."""
 
     end = 0
 
@@ -120,8 +123,8 @@ class _File(io.BufferedRandom):
         return written
 
 
-class _Measure(io.RawIOBase):
-    """A file that keeps nothing but how long it would be; what is read of it is zeros."""
+class _SizeCounter(io.RawIOBase):
+    """File that only measures its length; reading returns zeros."""
 
     end = place = 0
 
@@ -151,33 +154,33 @@ class _Measure(io.RawIOBase):
 
 
 def size_of(content: Content) -> int:
-    """Return the bytes that a content takes, without keeping them."""
+    """Return the number of bytes of a content without storing it."""
     if not callable(content):
         return len(content)
-    measured = _Measure()
-    content(measured)  # type: ignore[arg-type]
-    return measured.end
+    counter = _SizeCounter()
+    content(counter)  # type: ignore[arg-type]
+    return counter.end
 
 
-def _owned(folder: Path) -> tuple[Path, _File]:
-    """A new locked file under a name that nobody uses."""
+def _locked_temporary_file(folder: Path) -> tuple[Path, _File]:
+    """Create and lock a temporary file with a unique name."""
     while True:
-        # in the same folder, because only within one file system is a new name given at once
+        # in the same folder, because renaming is atomic only within one file system
         handle, name = tempfile.mkstemp(dir=folder, suffix=_PART)
         file = _File(io.FileIO(handle, "r+"))
         locked(file)
-        # somebody who swept up between making and locking has removed the name
+        # `remove_stale` of another run may have removed the name before the lock was taken
         if os.path.exists(name) and os.fstat(handle).st_ino == os.stat(name).st_ino:
             return Path(name), file
         file.close()
 
 
 def locked(file: BinaryIO) -> bool:
-    """Lock a file for this run if nobody holds it; where the system has no such locks, nobody is taken for stale."""
+    """Try to lock a file for this run; always False on systems without file locks."""
     if fcntl is None:
         return False
     try:
-        # the system drops the lock of a killed run, so that a lock tells the living from the dead
+        # the system releases the lock of a killed run, so a lock marks an active run
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
@@ -185,9 +188,9 @@ def locked(file: BinaryIO) -> bool:
 
 
 def _allocate(file: BinaryIO, size: int) -> None:
-    """Take the space on the disk now, so that a full disk is met before anything is spent."""
+    """Reserve disk space now, so that a full disk is detected before budget is spent."""
     if hasattr(os, "posix_fallocate"):
-        # not truncate, which promises a length and takes no space
+        # truncate would set the length without reserving space
         os.posix_fallocate(file.fileno(), 0, max(size, 1))
     else:
         for start in range(0, size, _CHUNK):
@@ -197,10 +200,10 @@ def _allocate(file: BinaryIO, size: int) -> None:
 
 
 def result_problem(ledger: Path, saved: Row) -> str:
-    """What is wrong with a saved result, or nothing; reads the whole file."""
+    """Return the problem of a saved result, or an empty text; reads the complete file."""
     file = result_file(ledger, saved.key)
     try:
-        # the size first: a cut file is found without reading it
+        # the size first: a truncated file is detected without reading it
         if file.stat().st_size == saved.size and _digest(file) == saved.sha256:
             return ""
     except OSError:
@@ -209,10 +212,10 @@ def result_problem(ledger: Path, saved: Row) -> str:
 
 
 def stray_results(ledger: Path, keys: Iterable[str]) -> list[str]:
-    """Results whose key the ledger does not know: rows were lost, or the folder is another ledger's."""
+    """Return results without a spend: rows were lost, or the folder is from another ledger."""
     expected = {result_file(ledger, key).name for key in keys}
-    found = sorted(file.name for file in results_folder(ledger).glob("*.result"))
-    return [f"result {name} has no spend in the ledger: rows were lost" for name in found if name not in expected]
+    names = sorted(file.name for file in results_folder(ledger).glob("*.result"))
+    return [f"result {name} has no spend in the ledger: rows were lost" for name in names if name not in expected]
 
 
 def _digest(path: Path) -> str:
