@@ -230,7 +230,7 @@ class Attribute:
         if self.kind not in KINDS:
             raise SchemaError(f"{who} has kind {shown(self.kind)}; the kinds are 'categorical' and 'numeric'")
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
-            raise SchemaError(f"{who} has a size of type {type(self.size).__name__}; give an integer number of cells")
+            raise SchemaError(f"{who} has a size of type {type(self.size).__name__}; give a whole number of cells")
         object.__setattr__(self, "size", int(self.size))
         if self.edges is None and self.size < 1:
             raise SchemaError(f"{who} has an empty domain; give it at least one cell")

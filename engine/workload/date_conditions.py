@@ -1,4 +1,4 @@
-"""Comparisons of an attribute of dates with a date, decided on whole cells."""
+"""Comparisons of an attribute of dates with a date, evaluated on cells."""
 
 from __future__ import annotations
 
@@ -16,17 +16,24 @@ from engine.workload.calendar import read_period
 def compared_dates(
     attribute: Attribute, sign: str, constant: str, *, clip: bool = False
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.intp]]:
-    """Return the cells whose every day meets a comparison, shape (size,), and the cells that it cuts.
+    """Evaluate a comparison on the cells of an attribute of dates.
 
     Parameters
     ----------
-    constant : a date, a longer calendar period, which stands for all its days, or the label of missing values, which
-        can be equal or not.  The cell of missing values is before, at and after no date.
-    clip : whether the first and the last cell also hold the days before and after.
+    sign : comparison operator of SQL.
+    constant : a date, a longer calendar period, which denotes all its days, or the label of missing
+        values, which supports = and <> only. The cell for missing values is not ordered relative to
+        the dates, so only <> holds for it.
+    clip : whether the first and the last cell include all earlier and later days.
+
+    Returns
+    -------
+    mask of the cells in which all days satisfy the comparison, shape (size,), and the positions of the
+    cells in which only some days do.
 
     Raises
     ------
-    WorkloadError : the constant is none of these.
+    WorkloadError : if the constant is not a date, a period or that label.
 
     >>> month = Attribute.dates("day", "2024-01", "2024-04")
     >>> compared_dates(month, ">=", "2024-Q2"), compared_dates(month, "<", "2024-02-10")
@@ -35,13 +42,13 @@ def compared_dates(
     cell = np.arange(attribute.size)
     if constant == attribute.missing:
         if sign not in ("=", "<>"):
-            raise WorkloadError(f"{shown(constant)} is no date, so {sign} means nothing. Use = or <>.")
+            raise WorkloadError(f"{shown(constant)} is not a date, so {sign} is undefined. Use = or <>.")
         return (cell == attribute.date_cells) == (sign == "="), np.array([], np.intp)
     period = read_period(constant)
     if period is None:
         raise WorkloadError(
-            f"'{attribute.name}' holds dates, and {shown(constant)} is none. Write it as in '{attribute.label(0)}' or "
-            f"'{attribute.days(0)[0]}'."
+            f"'{attribute.name}' has dates, but {shown(constant)} is not a date. Write it as in "
+            f"'{attribute.label(0)}' or '{attribute.days(0)[0]}'."
         )
     if attribute.unit == "day":
         low = attribute.first_cell + np.arange(attribute.date_cells)
@@ -59,13 +66,13 @@ def compared_dates(
     else:
         yes, no = high <= last, low > last
     cut = np.flatnonzero(~(yes | no))
-    held = np.zeros(attribute.size, dtype=bool)
-    held[: attribute.date_cells] = no if sign in ("<>", ">", ">=") else yes
-    held[attribute.date_cells :] = sign == "<>"
-    return held, cut
+    satisfied = np.zeros(attribute.size, dtype=bool)
+    satisfied[: attribute.date_cells] = no if sign in ("<>", ">", ">=") else yes
+    satisfied[attribute.date_cells :] = sign == "<>"
+    return satisfied, cut
 
 
 def cut_text(attribute: Attribute, i: int) -> str:
-    """Return what a comparison that cuts cell i can be written as instead."""
+    """Return the description of a cell that a comparison cuts, for error messages."""
     first, last = attribute.days(i)
-    return f"the cell {attribute.label(i)} of '{attribute.name}', which holds {first} to {last}; use whole cells"
+    return f"the cell {attribute.label(i)} of '{attribute.name}', which contains {first} to {last}; use bounds of cells"

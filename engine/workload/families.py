@@ -1,16 +1,12 @@
-"""Query families: base class, intervals, joint families and the registry.
+"""Query families: base class, interval families, joint families and the registry.
 
-What a query family is: a rule that lists linear counting queries on the cells of some attributes.
+A query family generates the query matrix W, with 0/1 or real entries, of linear counting queries on
+the cells of one or more attributes. The rest of the engine uses a family only through the interface
+of `Family`: the number of queries, chunks of rows, the Gram matrix, products with tables, quadratic
+forms and texts. To add a family, write a subclass and append it to `FAMILIES`.
 
-A family is a rule that lists 0/1 (or real) query rows on the cells of one or more attributes.  Nothing else in the
-engine knows what a family looks like: it needs the number of rows, chunks of rows, the Gram matrix, sums along the
-rows and a text.  To add a family, write one class and put it into ``engine.workload.families.FAMILIES``.
-
-Every family is a frozen value: equal values ask the same queries, so work done for one serves the other.
-
-Families of intervals: runs of consecutive cells of one attribute.
-
-Query families: the joint ones, and the tuple of all that the project knows.
+Families are immutable values. Families with equal keys have the same queries, so results computed for
+one are reused for the other.
 """
 
 from __future__ import annotations
@@ -36,19 +32,22 @@ from engine._validation import positive, whole
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 
-CHUNK_ENTRIES = 1 << 20  # rows are built in chunks of at most about this many matrix entries
-MAX_DENSE_ENTRIES = 200_000_000  # a family given row by row may hold at most 1.6 GB
+# approximate number of matrix entries per chunk of rows
+CHUNK_ENTRIES = 1 << 20
+# entries of an explicit query matrix, 1.6 GB
+MAX_DENSE_ENTRIES = 200_000_000
 
 
 class Family(ABC):
-    """A rule that lists query rows on the cells of its attributes.
+    """Generator of the query matrix W on the cells of some attributes.
 
     Attributes
     ----------
-    name : the word used in JSON and on screen.
-    arity : number of attributes it takes, None for any number.
-    ordered : whether the order of the cells means something, so that categorical attributes are refused.
-    meaning : one plain sentence for the person who chooses it.
+    name : name in JSON and on screen.
+    arity : required number of attributes; None is any number.
+    ordered : whether the queries depend on the order of the cells, so that categorical attributes are
+        refused.
+    meaning : description for users, one sentence.
     """
 
     name: ClassVar[str]
@@ -57,12 +56,12 @@ class Family(ABC):
     meaning: ClassVar[str] = ""
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
-        """Return the family fitted to these attributes, or raise WorkloadError when it does not fit."""
+        """Return the family for these attributes; raise WorkloadError if it is not applicable."""
         names = ", ".join(a.name for a in attributes)
         if self.arity is not None and len(attributes) != self.arity:
             raise WorkloadError(
-                f"The family '{self.name}' takes {self.arity} attribute{'s' if self.arity != 1 else ''}, but was given "
-                f"{len(attributes)} ({names}). Choose {self.arity} or another family."
+                f"The family '{self.name}' takes {self.arity} attribute{'s' if self.arity != 1 else ''}, but the group "
+                f"has {len(attributes)} ({names}). Choose {self.arity}, or another family."
             )
         for a in attributes if self.ordered else ():
             if a.kind != "numeric":
@@ -82,12 +81,12 @@ class Family(ABC):
 
     @abstractmethod
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
-        """Return the condition of query ``index`` in words; empty when every record counts."""
+        """Return the condition of query ``index`` as text; empty if the query counts all records."""
 
     def chunks(self, sizes: Sequence[int]) -> Iterator[tuple[int, Array]]:
-        """Yield (start, rows) pieces that never hold more than a few million entries.
+        """Yield the query matrix in chunks (start, rows) of bounded size.
 
-        Rows have shape (chunk, prod(sizes)).
+        The rows have shape (chunk, prod(sizes)).
         """
         total, step = self.count(sizes), max(1, CHUNK_ENTRIES // max(1, math.prod(sizes)))
         for start in range(0, total, step):
@@ -103,11 +102,11 @@ class Family(ABC):
         return out
 
     def dot(self, sizes: Sequence[int], table: Array) -> Array:
-        """Return W @ table for a table of shape (cells, ...): shape (count, ...)."""
+        """Return W @ table, shape (count, ...), for a table of shape (cells, ...)."""
         return np.concatenate([np.tensordot(rows, table, axes=1) for _, rows in self.chunks(sizes)])
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
-        """Return the diagonal of W matrix W^T, shape (count,), for a symmetric matrix on the cells."""
+        """Return the diagonal of W M W^T, shape (count,), for a symmetric matrix M on the cells."""
         return np.concatenate([np.einsum("qc,qc->q", rows @ matrix, rows) for _, rows in self.chunks(sizes)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -121,31 +120,32 @@ class Family(ABC):
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Return a hashable identity: equal keys ask the same queries."""
+        """Hashable identity: families with equal keys have the same queries."""
         return (self.name,)
 
 
 def dense_limit(name: str, queries: int, cells: int) -> None:
-    """Raise WorkloadError when a family given row by row would not fit into memory."""
+    """Raise WorkloadError if an explicit query matrix would exceed `MAX_DENSE_ENTRIES`."""
     if queries * cells > MAX_DENSE_ENTRIES:
         raise WorkloadError(
-            f"The '{name}' family would hold {queries:,} queries on {cells:,} cells row by row, more than the "
+            f"The '{name}' family would store {queries:,} queries on {cells:,} cells row by row, more than the "
             f"{MAX_DENSE_ENTRIES:,} numbers allowed. Use fewer queries, or attributes with fewer cells."
         )
 
 
 class Intervals(Family):
-    """Queries that count a run of consecutive cells of one attribute, possibly around the end.
+    """Base class of families whose queries are intervals of cells of one attribute.
 
-    Subclasses give ``bounds(n)``, the first cell and the end (exclusive, up to 2n when the run wraps around) of every
-    run; sums, Gram matrices and quadratic forms then need cumulative sums only, never the rows.
+    Subclasses implement ``bounds(n)``: the first cell and the exclusive end of each interval, up to 2n
+    if it wraps around. Products, Gram matrices and quadratic forms are then computed by cumulative
+    sums, without the rows.
     """
 
     ordered: ClassVar[bool] = True
 
     @abstractmethod
     def bounds(self, n: int) -> tuple[Index, Index]:
-        """Return (first, end) of every run, each of shape (count,)."""
+        """Return (first, end) of the intervals, each of shape (count,)."""
 
     def count(self, sizes: Sequence[int]) -> int:
         return len(self.bounds(sizes[0])[0])
@@ -161,7 +161,7 @@ class Intervals(Family):
         first, end = self.bounds(n)
         corner = np.zeros((n, 2 * n + 1))
         np.add.at(corner, (first, end), 1.0 if weights is None else weights)
-        # covers[a, b] = runs that begin at a or before and end at b or after
+        # covers[a, b] is the weight of the intervals with first <= a and end >= b
         covers = np.cumsum(np.cumsum(corner, axis=0)[:, ::-1], axis=1)[:, ::-1]
         i, j = np.minimum.outer(np.arange(n), np.arange(n)), np.maximum.outer(np.arange(n), np.arange(n))
         return np.asarray(covers[i, j + 1] + covers[j, i + n + 1] + covers[n - 1, j + n + 1])
@@ -184,7 +184,7 @@ class Intervals(Family):
 
 
 def run_text(attribute: Attribute, first: int, end: int) -> str:
-    """Return a run of cells in words, ``end`` exclusive and beyond the size when the run wraps around."""
+    """Return the text of an interval of cells; an exclusive ``end`` above the size wraps around."""
     n, name = attribute.size, attribute.name
     if end > n:
         return f"{name} from {attribute.label(first)} around to {attribute.label(end - n - 1)}"
@@ -201,7 +201,10 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
 
 
 def _missing_text(attribute: Attribute, first: int, last: int | None = None) -> str:
-    """Return cells of dates with the one of missing values, which is before and after no date; else an empty text."""
+    """Return the text of date cells that include the cell for missing values; otherwise empty.
+
+    The cell for missing values is not ordered relative to the dates, so it is named separately.
+    """
     missing = attribute.date_cells
     last = attribute.size - 1 if last is None else last
     if not attribute.is_dated or last < missing:
@@ -233,7 +236,7 @@ class Marginal(Intervals):
 
 @dataclass(frozen=True)
 class Prefix(Intervals):
-    """One query per cell c: the records at c or below.
+    """One query per cell c: the records in cells up to c.
 
     >>> Prefix().gram((3,))
     array([[3., 2., 1.],
@@ -258,7 +261,7 @@ class Prefix(Intervals):
 
 @dataclass(frozen=True)
 class Suffix(Intervals):
-    """One query per cell c: the records at c or above.
+    """One query per cell c: the records in cells from c.
 
     >>> Suffix().gram((3,))
     array([[1., 1., 1.],
@@ -281,7 +284,7 @@ class Suffix(Intervals):
 
 @dataclass(frozen=True)
 class Range(Intervals):
-    """Every run of consecutive cells, n(n+1)/2 of them.
+    """All n(n+1)/2 intervals of consecutive cells.
 
     >>> Range().count((4,))
     10
@@ -305,7 +308,7 @@ def _range_bounds(n: int) -> tuple[Index, Index]:
 
 @dataclass(frozen=True)
 class Circular(Intervals):
-    """Every run on a clock face: n starts times lengths 1 to n.
+    """All n^2 circular intervals: n first cells times lengths 1 to n.
 
     >>> Circular().count((24,))
     576
@@ -324,7 +327,7 @@ class Circular(Intervals):
 
 @dataclass(frozen=True)
 class Total(Intervals):
-    """One query: every record.
+    """One query: the total number of records.
 
     >>> Total().rows((3,))
     array([[1., 1., 1.]])
@@ -343,7 +346,7 @@ class Total(Intervals):
 
 @dataclass(frozen=True)
 class Width(Intervals):
-    """Every run of exactly ``width`` consecutive cells.
+    """All intervals of exactly ``width`` consecutive cells.
 
     >>> Width(3).count((10,))
     8
@@ -379,7 +382,7 @@ class Width(Intervals):
 
 @dataclass(frozen=True)
 class Affine(Family):
-    """Queries A_i + A_j <= c on cell numbers, for c = 0 to n_i + n_j - 2.
+    """Queries A_i + A_j <= c on cell numbers, for c = 0, ..., n_i + n_j - 2.
 
     >>> Affine().count((10, 10))
     19
@@ -394,7 +397,7 @@ class Affine(Family):
         return sizes[0] + sizes[1] - 1
 
     def statistic(self, sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-        """Return the number that is compared with c, shape ``sizes``."""
+        """Return the left-hand side of the comparison with c per cell, shape ``sizes``."""
         return np.add.outer(np.arange(sizes[0]), np.arange(sizes[1]))
 
     def rows(self, sizes: Sequence[int], start: int = 0, stop: int | None = None) -> Array:
@@ -408,7 +411,7 @@ class Affine(Family):
 
 @dataclass(frozen=True)
 class Abs(Affine):
-    """Queries |A_i - A_j| <= c on cell numbers, for c = 0 to max(n_i, n_j) - 1.
+    """Queries |A_i - A_j| <= c on cell numbers, for c = 0, ..., max(n_i, n_j) - 1.
 
     >>> Abs().count((10, 12))
     12
@@ -429,19 +432,19 @@ class Abs(Affine):
 
 
 def _cell_number(attribute: Attribute) -> str:
-    # with named or binned cells the sum is one of cell numbers, and the text has to say so
+    # with labels, bins or dates the queries use cell numbers instead of values
     return attribute.name if attribute.is_coded else f"cell number of {attribute.name}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Random(Family):
-    """Random 0/1 queries: each cell belongs to a query with probability ``p``.
+    """Random 0/1 queries: each cell is in a query with probability ``p``.
 
     Parameters
     ----------
-    p : probability that a cell is counted, between 0 and 1.
-    count : number of queries; three times the number of cells when left out.
-    seed : the same seed on the same shape gives the same queries, everywhere; this is no privacy noise.
+    p : probability that a cell is in a query, between 0 and 1.
+    count : number of queries; by default three times the number of cells.
+    seed : seed of the queries, which are reproducible for the same shape; unrelated to privacy noise.
 
     >>> Random(p=0.3, seed=1).count((4, 5))
     60
@@ -493,14 +496,14 @@ def _random_rows(p: float, count: int, seed: int, sizes: tuple[int, ...]) -> npt
 
 
 class Custom(Family):
-    """Queries given row by row, as a matrix or as predicates in words.
+    """User-defined queries, as a matrix or as predicates.
 
     Parameters
     ----------
-    matrix : shape (queries, cells), cells in row-major order of the group's attributes; any finite real numbers.
-    predicates : texts such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <= 60"``, one query each;
-        names with signs go in backticks.
-    labels : a text for each row of ``matrix``.
+    matrix : finite real numbers, shape (queries, cells), cells in row-major order of the attributes.
+    predicates : one text per query, such as ``"age >= 30 and sex == 'F'"`` or ``"age + hours <= 60"``;
+        names that are not identifiers are written in backticks.
+    labels : one text per row of ``matrix``.
 
     >>> Custom(matrix=[[1, 0, 1], [0, 1, 1]]).count((3,))
     2
@@ -535,18 +538,18 @@ class Custom(Family):
         try:
             rows = np.array(matrix, dtype=float, ndmin=2)
         except (TypeError, ValueError, OverflowError):
-            raise WorkloadError("The custom matrix must be a table of numbers, one row a query.") from None
+            raise WorkloadError("The custom matrix must be a table of numbers, one row per query.") from None
         if rows.ndim != 2 or not rows.size or not np.isfinite(rows).all():
             raise WorkloadError(
-                f"The custom matrix has shape {rows.shape}; it must have one row a query, one column a cell and finite "
-                "numbers only."
+                f"The custom matrix has shape {rows.shape}; it must have one row per query, one column per cell and "
+                "finite numbers only."
             )
         rows.flags.writeable = False
         self.matrix, self.labels = rows, tuple(labels) if labels is not None else None
         if self.labels is not None and not all(isinstance(label, str) for label in self.labels):
-            raise WorkloadError("The labels of custom queries must be texts, one a query.")
+            raise WorkloadError("The labels of custom queries must be texts, one per query.")
         if self.labels is not None and len(self.labels) != len(rows):
-            raise WorkloadError(f"{len(self.labels)} labels were given for {len(rows)} queries. Give one a query.")
+            raise WorkloadError(f"There are {len(self.labels)} labels for {len(rows)} queries. Give one per query.")
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
         cells = math.prod(a.size for a in attributes)
@@ -560,14 +563,14 @@ class Custom(Family):
         if self._rows.shape[1] != cells:
             raise WorkloadError(
                 f"The custom matrix has {self._rows.shape[1]} columns, but {' x '.join(a.name for a in attributes)} "
-                f"has {cells:,} cells. Give one column a cell, the last attribute varying fastest."
+                f"has {cells:,} cells. Give one column per cell, the last attribute varying fastest."
             )
         return self
 
     @property
     def _rows(self) -> Array:
         if self.matrix is None:
-            raise WorkloadError("These predicates are not yet fitted to attributes; add them to a workload first.")
+            raise WorkloadError("These predicates are not bound to attributes yet; add them to a workload first.")
         return self.matrix
 
     def count(self, sizes: Sequence[int]) -> int:
@@ -628,7 +631,7 @@ FAMILIES: tuple[type[Family], ...] = (
 
 
 def family(value: str | Family) -> Family:
-    """Return the family that a word or a family value stands for.
+    """Return a family by its name; a `Family` is returned unchanged.
 
     >>> family("prefix")
     Prefix()
@@ -648,7 +651,7 @@ def family(value: str | Family) -> Family:
 
 
 def usual_family(kind: str) -> str:
-    """Return the family that an attribute of this kind is asked by when nobody names one.
+    """Return the name of the default family for a kind of attribute.
 
     >>> usual_family("categorical"), usual_family("numeric")
     ('marginal', 'prefix')
@@ -657,7 +660,7 @@ def usual_family(kind: str) -> str:
 
 
 def family_from_dict(data: object) -> Family:
-    """Rebuild a family from ``Family.to_dict``; raise WorkloadError when the data is not one."""
+    """Rebuild a family from `Family.to_dict`; raise WorkloadError if the data is invalid."""
     if not isinstance(data, dict) or "name" not in data:
         raise WorkloadError('A query family in the file has no name. Write it as {"name": "prefix"}.')
     cls = {f.name: f for f in FAMILIES}.get(data["name"] if isinstance(data["name"], str) else "")
@@ -671,7 +674,8 @@ def family_from_dict(data: object) -> Family:
 
 def spec_to_data(spec: str | Family | Mapping[str, str | Family]) -> Any:
     """Return the families of a group as JSON-ready data."""
-    if isinstance(spec, str):  # first: to tell a mapping takes long, and there may be a hundred thousand groups
+    # Names are tested first, because the test for a mapping is slow and there can be 100,000 groups.
+    if isinstance(spec, str):
         return spec
     if isinstance(spec, (MappingProxyType, Mapping)):
         return {"each": {name: f if isinstance(f, str) else f.to_dict() for name, f in spec.items()}}

@@ -1,7 +1,7 @@
-"""Predicate language: parsing and query rows.
+"""Predicate language: parsing and evaluation to query rows.
 
-Only comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not`` and sums or differences of
-coded attributes are understood.  The text is parsed, never executed.
+The language has comparisons of attributes with constants, ``in`` lists, ``and``, ``or``, ``not`` and
+sums, differences and products of coded attributes. The text is parsed and never executed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from engine.workload.attribute import Attribute
 from engine.workload.date_conditions import compared_dates, cut_text
 
 MAX_TEXT = 10_000
-TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")  # a text, left as it is, or a name
-COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+# a quoted text, which is not changed, or a name in backticks
+_TEXT_OR_NAME = re.compile(r"""('(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")|`([^`]*)`""")
+_COMPARISON: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
@@ -33,7 +34,7 @@ COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-FLIPPED = {
+_MIRRORED = {
     operator.lt: operator.gt,
     operator.le: operator.ge,
     operator.gt: operator.lt,
@@ -41,7 +42,7 @@ FLIPPED = {
     operator.eq: operator.eq,
     operator.ne: operator.ne,
 }
-WRITTEN = {
+_SQL_SIGN = {
     operator.lt: "<",
     operator.le: "<=",
     operator.gt: ">",
@@ -54,110 +55,114 @@ WRITTEN = {
 def evaluate(text: str, attributes: Sequence[Attribute]) -> npt.NDArray[np.float64]:
     """Return the 0/1 row of one predicate, shape (cells,), the last attribute varying fastest.
 
-    A condition on a binned attribute must hold for a whole bin or for none of it.  Names that are no Python words, such
-    as ``hours-per-week``, are written in backticks, or as `word` says.
+    A condition on a binned attribute must be constant on each bin. Names that are not Python
+    identifiers, such as ``hours-per-week``, are written in backticks or in the form of `word`.
 
     >>> evaluate("x + y <= 1", [Attribute.of_size("x", 2), Attribute.of_size("y", 3)]).astype(int)
     array([1, 1, 0, 1, 0, 0])
     >>> evaluate("`pay grade` >= 2", [Attribute.of_size("pay grade", 4)]).astype(int)
     array([0, 0, 1, 1])
     """
-    tree = _parsed(text, attributes)
-    reader = _Reader(text, attributes)
+    tree = _parse(text, attributes)
+    evaluator = _Evaluator(text, attributes)
     try:
         with np.errstate(all="raise"):
-            held = reader.truth(tree)
+            truth = evaluator.truth(tree)
     except (OverflowError, FloatingPointError):
-        raise reader.refuse("computes with numbers that are too large") from None
+        raise evaluator.refuse("computes with numbers that are too large") from None
     except RecursionError:
-        raise reader.refuse("is nested too deeply") from None
-    return np.broadcast_to(held, reader.sizes).astype(float).ravel()
+        raise evaluator.refuse("is nested too deeply") from None
+    return np.broadcast_to(truth, evaluator.sizes).astype(float).ravel()
 
 
-def _parsed(text: str, attributes: Sequence[Attribute]) -> ast.expr:
-    """Return the tree of a predicate, in which names in backticks are those of `_places`."""
+def _parse(text: str, attributes: Sequence[Attribute]) -> ast.expr:
+    """Parse a predicate; names in backticks are replaced by those of `_placeholders`."""
     if len(text) > MAX_TEXT:
         raise WorkloadError(f"A predicate has {len(text):,} characters; at most {MAX_TEXT:,} are allowed.")
-    places = dict(zip([a.name for a in attributes], _places(attributes), strict=True))
+    placeholders = dict(zip([a.name for a in attributes], _placeholders(attributes), strict=True))
 
-    def plain(found: re.Match[str]) -> str:
-        name = found[2]
-        if name is not None and name not in places:
+    def replace_name(match: re.Match[str]) -> str:
+        name = match[2]
+        if name is not None and name not in placeholders:
             raise WorkloadError(
-                f"The predicate {text[:80]!r} names {name[:40]!r}{near_matches(name, places)}, no attribute. The "
-                f"attributes are {', '.join(list(places)[:10])}."
+                f"The predicate {text[:80]!r} names {name[:40]!r}{near_matches(name, placeholders)}, no attribute. The "
+                f"attributes are {', '.join(list(placeholders)[:10])}."
             )
-        return found[1] if name is None else f" {places[name]} "
+        return match[1] if name is None else f" {placeholders[name]} "
 
-    named = TEXT_OR_NAME.sub(plain, text)
+    source = _TEXT_OR_NAME.sub(replace_name, text)
     try:
-        return ast.parse(named.strip(), mode="eval").body
+        return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        signs = next((f", and {_spelled(a)} in backticks" for a in attributes if word(a.name) != a.name), "")
+        example = next((f", and {_display_name(a)} in backticks" for a in attributes if word(a.name) != a.name), "")
         raise WorkloadError(
-            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"{signs}."
+            f"The predicate {text[:80]!r} cannot be read. Write it like \"age >= 30 and sex == 'F'\"{example}."
         ) from None
 
 
-def _places(attributes: Sequence[Attribute]) -> list[str]:
-    """Return a Python name for every attribute that no attribute is written by."""
+def _placeholders(attributes: Sequence[Attribute]) -> list[str]:
+    """Return one Python identifier per attribute that differs from the `word` of every attribute."""
     longest = max((len(word(a.name)) for a in attributes), default=0)
     return [f"_{'_' * longest}{i}" for i in range(len(attributes))]
 
 
-def _spelled(attribute: Attribute) -> str:
-    """Return how people write an attribute in a predicate."""
+def _display_name(attribute: Attribute) -> str:
+    """Return the form of an attribute name in messages: plain, in backticks, or as `word`."""
     name = attribute.name
     return name if word(name) == name else word(name) if "`" in name else f"`{name}`"
 
 
 def word(name: str) -> str:
-    """Return how a condition writes an attribute's name: an underscore for every sign that no Python name can have.
+    """Return an attribute name as a Python identifier, with underscores for invalid characters.
 
     >>> word("hours-per-week"), word("class"), word("2nd")
     ('hours_per_week', 'class_', '_2nd')
     """
-    # Python itself reads every name in this normal form
-    found = "".join(c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name))
-    found = unicodedata.normalize("NFKC", found)
-    if keyword.iskeyword(found):
-        return f"{found}_"
-    return found if found.isidentifier() else f"_{found}"
+    # the Python parser normalizes identifiers to NFKC
+    text = "".join(c if f"a{c}".isidentifier() else "_" for c in unicodedata.normalize("NFKC", name))
+    text = unicodedata.normalize("NFKC", text)
+    if keyword.iskeyword(text):
+        return f"{text}_"
+    return text if text.isidentifier() else f"_{text}"
 
 
 def named_in(text: str, attributes: Sequence[Attribute]) -> tuple[int, ...]:
-    """Return the positions of the attributes that a predicate names; raise WorkloadError when it names none, or others.
+    """Return the positions of the attributes in a predicate.
+
+    Raises
+    ------
+    WorkloadError : if the predicate has no attribute, or an unknown name.
 
     >>> named_in("x + y <= 1 and not x", [Attribute.of_size(name, 2) for name in "wxy"])
     (1, 2)
     """
-    nodes = list(ast.walk(_parsed(text, attributes)))
-    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-    found = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in called}
-    written, places = [word(a.name) for a in attributes], _places(attributes)
-    if not found or (unknown := sorted(found - {*written, *places})):
-        which = f"{unknown[0]!r}{near_matches(unknown[0], written)}, no attribute" if found else "no attribute"
+    nodes = list(ast.walk(_parse(text, attributes)))
+    functions = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and id(node) not in functions}
+    words, placeholders = [word(a.name) for a in attributes], _placeholders(attributes)
+    if not used or (unknown := sorted(used - {*words, *placeholders})):
+        which = f"{unknown[0]!r}{near_matches(unknown[0], words)}, no attribute" if used else "no attribute"
         raise WorkloadError(
             f"The predicate {text[:80]!r} names {which}. Write it like \"age >= 30 and sex == 'F'\", of "
-            f"{', '.join(written[:10])}."
+            f"{', '.join(words[:10])}."
         )
-    return tuple(i for i, names in enumerate(zip(written, places, strict=True)) if found.intersection(names))
+    return tuple(i for i, forms in enumerate(zip(words, placeholders, strict=True)) if used.intersection(forms))
 
 
-class _Reader:
-    """Evaluates one parsed predicate on the grid of cells; every value is an array that broadcasts to that grid."""
+class _Evaluator:
+    """Evaluator of a parsed predicate on the grid of cells; values are arrays that broadcast to it."""
 
     def __init__(self, text: str, attributes: Sequence[Attribute]) -> None:
         self.text = text
         self.sizes = tuple(a.size for a in attributes)
         self.attributes = attributes
         self.axes: dict[str, list[int]] = {}
-        for axis, (a, place) in enumerate(zip(attributes, _places(attributes), strict=True)):
+        for axis, (a, place) in enumerate(zip(attributes, _placeholders(attributes), strict=True)):
             self.axes[place] = [axis]
             self.axes.setdefault(word(a.name), []).append(axis)
 
     def refuse(self, why: str) -> WorkloadError:
-        allowed = ", ".join(map(_spelled, self.attributes))
+        allowed = ", ".join(map(_display_name, self.attributes))
         return WorkloadError(
             f"The predicate {self.text[:80]!r} {why}. Use and, or, not, in, comparisons with constants, and sums "
             f"of coded attributes; the attributes of this group are {allowed}."
@@ -181,7 +186,7 @@ class _Reader:
             for op, left, right in zip(node.ops, sides[:-1], sides[1:], strict=True):
                 out = np.logical_and(out, self.comparison(op, left, right))
             return out
-        raise self.refuse("holds something that is no condition")
+        raise self.refuse("has a part that is not a condition")
 
     def comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Any:
         if isinstance(op, (ast.In, ast.NotIn)):
@@ -191,17 +196,17 @@ class _Reader:
             for item in right.elts:
                 held = np.logical_or(held, self.comparison(ast.Eq(), left, item))
             return held if isinstance(op, ast.In) else np.logical_not(held)
-        if type(op) not in COMPARE:
+        if type(op) not in _COMPARISON:
             raise self.refuse("uses a comparison that is not allowed")
         for attribute_side, other, flipped in ((left, right, False), (right, left, True)):
             if isinstance(attribute_side, ast.Name) and (constant := self.constant(other)) is not None:
-                return self.against_constant(attribute_side.id, COMPARE[type(op)], constant, flipped)
-        return COMPARE[type(op)](self.number(left), self.number(right))
+                return self.against_constant(attribute_side.id, _COMPARISON[type(op)], constant, flipped)
+        return _COMPARISON[type(op)](self.number(left), self.number(right))
 
     def constant(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant) and isinstance(node.value, (int, float, str)) and node.value is not True:
             if isinstance(node.value, float) and not math.isfinite(node.value):
-                raise self.refuse("holds a number that is too large")
+                raise self.refuse("has a number that is too large")
             return node.value
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             inner = self.constant(node.operand)
@@ -212,7 +217,7 @@ class _Reader:
         if name not in self.axes:
             raise self.refuse(f"names '{name[:40]}', which is not an attribute of this group")
         if len(self.axes[name]) > 1:
-            raise self.refuse(f"cannot tell apart the attributes that are written {name}; put the name in backticks")
+            raise self.refuse(f"has the ambiguous attribute name {name}; put the name in backticks")
         (axis,) = self.axes[name]
         return axis, self.attributes[axis]
 
@@ -234,14 +239,15 @@ class _Reader:
                 raise self.refuse(f"compares {a.name} with a label that it does not have")
             return self.along(axis, [holds(label) for label in a.labels])
         if a.is_dated:
-            return self.against_date(axis, a, FLIPPED[compare] if flipped else compare, constant)
+            return self.against_date(axis, a, _MIRRORED[compare] if flipped else compare, constant)
         if isinstance(constant, str):
             raise self.refuse(f"compares {a.name}, which is a number, with a text")
         if a.edges is None:
             return self.along(axis, holds(np.arange(a.size)))
         edges = np.array(a.edges)
         low, high = edges[:-1], edges[1:]
-        with np.errstate(under="ignore"):  # the number below 0 is subnormal
+        # the largest float below 0 is subnormal
+        with np.errstate(under="ignore"):
             before = high - 1 if a.integer else np.nextafter(high, low)
         end = np.where(np.arange(a.size) == a.size - 1, high, before)
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
@@ -255,9 +261,9 @@ class _Reader:
 
     def against_date(self, axis: int, a: Attribute, compare: Callable[[Any, Any], Any], constant: Any) -> Any:
         if not isinstance(constant, str):
-            raise self.refuse(f"compares {a.name}, which holds dates, with a number; write dates in quotes")
+            raise self.refuse(f"compares {a.name}, which has dates, with a number; write dates in quotes")
         try:
-            held, cut = compared_dates(a, WRITTEN[compare], constant)
+            held, cut = compared_dates(a, _SQL_SIGN[compare], constant)
         except WorkloadError as error:
             raise self.refuse(f"compares {a.name} with {constant[:40]!r}: {error}") from None
         if len(cut):
@@ -282,9 +288,11 @@ class _Reader:
         if isinstance(node, ast.Name):
             axis, a = self.named(node.id)
             if not a.is_coded:
-                raise self.refuse(f"does arithmetic with {a.name}, whose cells are no codes")
+                raise self.refuse(f"does arithmetic with {a.name}, whose cells are not codes")
             return self.along(axis, np.arange(a.size, dtype=float))
         for a in self.attributes:
             if isinstance(node, ast.Constant) and node.value == a.name:
-                raise self.refuse(f"holds the attribute {a.name} as a text; write {_spelled(a)} without these quotes")
-        raise self.refuse("holds something that is neither an attribute nor a number")
+                raise self.refuse(
+                    f"has the attribute {a.name} as a text; write {_display_name(a)} without these quotes"
+                )
+        raise self.refuse("has a part that is neither an attribute nor a number")

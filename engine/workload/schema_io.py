@@ -1,7 +1,6 @@
-"""Schemas as JSON and CSV text.
+"""Reading and writing of schemas as JSON and CSV text.
 
-Text comes from people and their tools, so every reader here is bounded in size and refuses whatever is not plainly
-a description: see the hostile files in the tests.
+The texts are untrusted input: all readers limit the size and refuse anything but a valid description.
 """
 
 from __future__ import annotations
@@ -23,27 +22,28 @@ MAX_LABEL = 1_000
 MAX_FILE = 10_000_000
 MAX_BRACKETS = 100_000
 MAX_CSV_FIELD = 131_072
-PERSON_KIND = "person"  # of the row that tells whose rows these are
-RULE_KIND = "impossible"  # of a row with a rule for cells that none may have
-EXACT_KIND = "exact"  # of a row with a table that is public and exact
-DATE_KIND = "dates"  # of a row whose cells are years, quarters, months or days
+# kinds of CSV rows: person column, rule for structural zeros, invariant, attribute of dates
+PERSON_KIND = "person"
+RULE_KIND = "impossible"
+EXACT_KIND = "exact"
+DATE_KIND = "dates"
 KEYS = ("name", "kind", "size", "labels", "edges", "other", "missing", "clip")
 DATE_KEYS = ("start", "stop", "unit", "date_format")
-# CSV columns that are written only where an attribute uses them
+# CSV columns that are written only if an attribute uses them
 OPTIONAL_KEYS = ("integer", "missing_values", "decimal", "thousands", *DATE_KEYS)
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
-# texts that usually mean missing: offered to people, and never assumed
+# common texts for missing values: suggested to users, but never assumed
 USUAL_MISSING = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "<NA>", ".", "-", "--", "?")
 
-# Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs and files, or
-# make a label look like another one.
+# Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs
+# and files, or make a label look like another label.
 FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CSV_TOKEN = re.compile(r"\\[\\|=+\-@]|\||[^|\\]+|\\")
 
 
 def check_text(text: Any, what: str, limit: int) -> None:
-    """Accept a public name or label.  Raises: SchemaError for non-text, blank, long or unprintable ones."""
+    """Check a public name or label; raise SchemaError if it is not text, blank, long or unprintable."""
     if not isinstance(text, str):
         raise SchemaError(f"{what} is of type {type(text).__name__}; give text")
     if not text.strip():
@@ -55,9 +55,9 @@ def check_text(text: Any, what: str, limit: int) -> None:
 
 
 def read_json(text: str | bytes) -> Any:
-    """The document in a JSON text or in its bytes.  Raises: SchemaError."""
+    """Parse JSON text or bytes within limits; raise SchemaError if it is invalid."""
     text = decoded_text(text)
-    # Objects cost the parser far more than the bytes they take, and a schema needs two or three brackets an attribute.
+    # Parsed objects need far more memory than their text; a schema has two or three per attribute.
     if text.count("{") + text.count("[") > MAX_BRACKETS:
         raise SchemaError(f"the JSON has more than {MAX_BRACKETS:,} brackets; a schema needs far fewer")
     try:
@@ -70,9 +70,11 @@ def read_json(text: str | bytes) -> Any:
 
 
 def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
-    """CSV text of attribute descriptions, one row each, under the header KEYS and the optional keys in use.
+    """Return attribute descriptions as CSV text with the columns `KEYS` and the optional keys in use.
 
-    Raises: SchemaError if a cell is too long.
+    Raises
+    ------
+    SchemaError : if a cell is too long.
     """
     documents = list(attributes)
     keys = KEYS + tuple(key for key in OPTIONAL_KEYS if any(key in document for document in documents))
@@ -88,9 +90,13 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
 
 
 def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
-    """Line number and description of each attribute, the inverse of `write_csv`.  Raises: SchemaError.
+    """Return the line number and description of each row; the inverse of `write_csv`.
 
-    Spreadsheets of many languages write semicolons for commas, so what separates fields is read off the first line.
+    The delimiter is detected from the first line, because spreadsheets write semicolons in many locales.
+
+    Raises
+    ------
+    SchemaError : if the text is not a schema in CSV.
     """
     content, delimiter = csv_start(decoded_text(text))
     reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
@@ -104,7 +110,8 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
                 continue
             if len(row) != len(header):
                 raise SchemaError(f"{len(row)} fields under {len(header)} columns; give one field per column")
-            if len(rows) > MAX_ATTRIBUTES:  # one row more may tell whose rows these are
+            # one additional row can declare the person column
+            if len(rows) > MAX_ATTRIBUTES:
                 raise SchemaError(f"more than {MAX_ATTRIBUTES:,} attributes; leave some out")
             rows.append((reader.line_num, parse_row(dict(zip(header, row, strict=True)))))
     except csv.Error:
@@ -115,9 +122,9 @@ def read_csv(text: str | bytes) -> list[tuple[int, dict[str, Any]]]:
 
 
 def decoded_text(text: str | bytes) -> str:
-    """Text of a public file: bytes are UTF-8, or UTF-16 where a mark says so.  Raises: SchemaError."""
+    """Decode a public file as UTF-8, or as UTF-16 if it has a byte order mark; raise SchemaError."""
     if not isinstance(text, (str, bytes)):
-        raise SchemaError(f"a file is text or bytes; given {type(text).__name__}")
+        raise SchemaError(f"a file must be text or bytes, not {type(text).__name__}")
     if len(text) > MAX_FILE:
         raise SchemaError(f"a file of {len(text):,} characters; at most {MAX_FILE:,} are read")
     if isinstance(text, str):
@@ -133,20 +140,20 @@ def decoded_text(text: str | bytes) -> str:
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_ATTRIBUTES:
         raise SchemaError(f"the JSON has more than {MAX_ATTRIBUTES:,} keys in one object; leave some out")
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         raise SchemaError("the JSON has the same key twice in one object; keep one of them")
-    return found
+    return document
 
 
 def _escaped(text: str) -> str:
-    # A cell that starts like a formula would run in a spreadsheet.
+    # Spreadsheets would execute a cell that starts like a formula.
     text = text.replace("\\", "\\\\").replace("|", "\\|")
     return f"\\{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
 def _cell(value: Any) -> str:
-    """One CSV cell of a schema row."""
+    """Format a value as a CSV cell."""
     if value is None:
         return ""
     if isinstance(value, list):
@@ -157,7 +164,7 @@ def _cell(value: Any) -> str:
 
 
 def _texts(cell: str) -> list[str]:
-    """Split a cell at |, undoing the escapes."""
+    """Split a cell at | and remove the escapes."""
     parts: list[list[str]] = [[]]
     for token in _CSV_TOKEN.findall(cell):
         if token == "|":
@@ -168,28 +175,28 @@ def _texts(cell: str) -> list[str]:
 
 
 def parse_row(row: Mapping[str, str]) -> dict[str, Any]:
-    """Return one CSV row in the types of a JSON description.  Raises: SchemaError."""
+    """Convert a CSV row to the types of a JSON description; raise SchemaError for invalid cells."""
     numeric = bool(row.get("edges"))
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for key, cell in row.items():
         texts = _texts(cell)
         if cell == "":
             continue
         if key in ("labels", "missing_values"):
-            found[key] = texts
+            document[key] = texts
         elif key == "edges":
-            found[key] = [_parsed_number(text, float) for text in texts]
+            document[key] = [_parsed_number(text, float) for text in texts]
         elif len(texts) > 1:
             raise SchemaError(f"the column {key} takes one text; write \\| for a | inside it")
         elif key in TRUE_OR_FALSE:
             if cell.lower() not in ("true", "false"):
                 raise SchemaError(f"the column {key} takes true or false")
-            found[key] = cell.lower() == "true"
+            document[key] = cell.lower() == "true"
         elif key == "size" or (key == "missing" and numeric):
-            found[key] = _parsed_number(texts[0], int if key == "size" else float)
+            document[key] = _parsed_number(texts[0], int if key == "size" else float)
         else:
-            found[key] = texts[0]
-    return found
+            document[key] = texts[0]
+    return document
 
 
 def _parsed_number(text: str, kind: Any) -> Any:
