@@ -1,4 +1,4 @@
-"""Residual spaces: decomposition, optimal strategies with certified gaps, tuned splits."""
+"""Residual spaces: decomposition, certified optimal strategies, tuned splits."""
 
 from engine.residuals.basis import Lift, SplitLift, WholeDomain, basis, center, class_rows, contract, grouped
 from engine.residuals.decomposition import Factor

@@ -12,7 +12,7 @@ error of every strategy of the space, each from weights that are products over t
     The minimum of a sum is at least the sum of the minima of its terms. For the sum of a product
     and a few rows that couple all axes, the rows H = G^(1/2) L D^(1/2) are a diagonal matrix and
     those few rows, in the product of the axes' eigenvectors.  A nuclear norm is at least that of
-    two diagonal blocks: the few rows with the directions where their norm is largest, and the other
+    two diagonal blocks: the few rows with the directions in which they are largest, and the other
     directions alone (the pinching inequality, Bhatia 1997, section IV.2).
 """
 
@@ -84,9 +84,7 @@ class Turns:
 
     @cached_property
     def inside(self) -> list[list[Factor | None]]:
-        """The Gram of every term on every set, None where the term only has factors that cross
-        sets.
-        """
+        """The Gram of every term on every set; None for terms with crossing factors only."""
         out: list[list[Factor | None]] = []
         for axes in self.sets:
             grams: list[Factor | None] = []
@@ -134,17 +132,13 @@ class Turns:
             self.bound = float((coefficients * least) @ np.prod(minima, axis=0))
 
     def _covariance(self, axes: Axes) -> Array:
-        """Return the covariance of the class coordinates on some axes, the identity before their
-        first search.
-        """
+        """Return the covariance of class coordinates on some axes; initially the identity."""
         if axes in self.solved:
             return self.solved[axes][0].strategy.covariance
         return np.eye(math.prod(self.sizes[a] - 1 for a in axes))
 
     def _contribution(self, t: int, u: int, weight: float, include_coupled: bool) -> tuple[float, Factor] | None:
-        """Return the contribution of a term to the Gram on one set, while the other strategies are
-        fixed: weight and Gram.
-        """
+        """Return the weight and Gram of a term on one set, while the other strategies are fixed."""
         gram = self.inside[u][t]
         if self.across[t] and not include_coupled:
             return None
@@ -176,9 +170,7 @@ class Turns:
         return float(np.sum(self._gram_on_axis(axes, factor, axes[0]) * self._covariance((axes[0],))))
 
     def _lower_bound(self, axes: Axes, factor: Factor) -> float:
-        """Return a lower bound on the error of a factor that couples axes, from the weights of the
-        axes.
-        """
+        """Return a lower bound on the error of a coupling factor, from the weights of the axes."""
         weights: Array = np.ones(1)
         for a in axes:
             weights = np.asarray(np.kron(weights, self.solved[a,][1]()), dtype=float)
@@ -187,8 +179,9 @@ class Turns:
         return float(np.sqrt(squares[squares > MIN_SQUARED_SINGULAR_SHARE * squares[-1]]).sum()) ** 2 * ROUNDING_MARGIN
 
     def _pinching_bound(self) -> float:
-        """Return the pinching bound, for one product and rows that couple all axes; 0 for other
-        sums.
+        """Return the pinching bound, for one product and rows that couple all axes.
+
+        It is 0 for other sums.
         """
         products = [t for t, factors in enumerate(self.across) if not factors]
         coupled_terms = [(c, factors) for (c, _), factors in zip(self.terms, self.across, strict=True) if factors]

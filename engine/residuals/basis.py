@@ -78,8 +78,9 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
 
 
 def grouped(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
-    """Return a tensor with one axis for each set of its axes from ``first`` on; every axis is in
-    one set.
+    """Return a tensor with one axis for each set of its axes from ``first`` on.
+
+    Every axis is in one set.
 
     From shape (n_1, ..., n_k) to (product of n over the first set, ...).
 
@@ -118,10 +119,9 @@ def part_of(count: int, space: Axes) -> tuple[Any, ...]:
 
 
 def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.int64]:
-    """Return the positions of spaces' class coordinates in a flat table of pieces, one space after
-    another.
+    """Return the positions of spaces' class coordinates in a flat table of pieces.
 
-    Shape (coordinates of all spaces,).
+    Spaces follow one another; shape (coordinates of all spaces,).
 
     >>> positions((2, 3), [(0,), (0, 1)])
     array([3, 4, 5])
@@ -131,8 +131,9 @@ def positions(sizes: Sequence[int], spaces: Sequence[Axes]) -> npt.NDArray[np.in
 
 
 def _pass_down(tensor: Array, complements: Mapping[Axes, Complement], sign: float) -> None:
-    """Multiply tables of pieces, shape (k, n_1, ..., n_d), by U (sign 1) or its inverse (sign -1)
-    from the right, in place.
+    """Multiply tables of pieces by U (sign 1) or its inverse (sign -1) from the right, in place.
+
+    Tables have shape (k, n_1, ..., n_d).
 
     A pair's piece is passed to its attributes and to the total.
     """
@@ -191,8 +192,9 @@ def class_rows(
     centers: Sequence[Array | None] | None = None,
     complement: Complement | None = None,
 ) -> Array:
-    """Return the pieces of query rows on one space, shape (k, cells) to (k, product of (n - 1) over
-    inside).
+    """Return the pieces of query rows on one space.
+
+    Shape (k, cells) to (k, product of (n - 1) over inside).
 
     Parameters
     ----------
@@ -244,8 +246,9 @@ class Lift:
         return tuple(len(m) for m in self.matrices)
 
     def degrees(self, axis: int) -> npt.NDArray[np.int64]:
-        """Return the frequency of every class coordinate's cosine; odd ones change sign on
-        reversal. Shape (n - 1,).
+        """Return the frequency of every class coordinate's cosine.
+
+        Odd ones change sign on reversal. Shape (n - 1,).
         """
         return np.arange(1, self.sizes[axis])
 
@@ -254,16 +257,17 @@ class Lift:
         return _by_rows(class_rows, self.coordinates, self.matrices)
 
     def classes(self, cell_rows: Array) -> Array:
-        """Return cell_rows @ L^T, shape (k, cells) to (k, class coordinates): class coordinates of
-        tables.
+        """Return cell_rows @ L^T, the class coordinates of tables.
+
+        Shape (k, cells) to (k, class coordinates).
         """
         return _by_rows(cell_rows, self.sizes, [m.T for m in self.matrices])
 
     def traced(self, by_lift: Array, axis: int) -> Array:
-        """Contract a derivative by L, shape (class sizes..., sizes...), to one by L_axis, summed
-        over its cells.
+        """Contract a derivative by L to one by L_axis, summed over its cells.
 
-        Shape (n_axis - 1,): a center changes all columns of L_axis by the same vector.
+        Shape (class sizes..., sizes...) to (n_axis - 1,): a center changes all columns of L_axis by
+        the same vector.
         """
         count = len(self.sizes)
         # derivative of a Kronecker product by one factor: the trace with each of the other factors

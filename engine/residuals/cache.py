@@ -121,8 +121,9 @@ class SolveCache:
         return self._solutions.get(search.key)
 
     def weights(self, search: Search) -> Array | None:
-        """Return the weights of an equal search from its file, not validated, or None. Shape
-        (orbits,).
+        """Return the weights of an equal search from its file, not validated, or None.
+
+        Shape (orbits,).
         """
         return self._read(search.key) if _worth_a_file(search) else None
 
@@ -141,9 +142,7 @@ class SolveCache:
             return None
 
     def numbers(self, key: str) -> tuple[Array | None, bool]:
-        """Return the numbers stored under a key, or None, and whether this process computed them.
-        Any shape.
-        """
+        """Return the numbers under a key, or None, and whether this process computed them."""
         values = self._numbers.get(key)
         return (values, True) if values is not None else (self._read(key), False)
 
@@ -165,9 +164,7 @@ class SolveCache:
             self._save(search.key, found.dual)
 
     def suggest(self, search: Search, found: Solution) -> None:
-        """Store the weights, whatever ended the search, as initial values for later searches of the
-        same shape.
-        """
+        """Store the weights of any search as initial values for later ones of the same shape."""
         others = [h for h in self._hints.get(search.shape) or () if not np.array_equal(h[0], search.fingerprint)]
         hints = ((search.fingerprint, found.dual), *others[: MAX_HINTS_PER_SHAPE - 1])
         self._hints.put(search.shape, hints, sum(a.nbytes + b.nbytes for a, b in hints))

@@ -174,8 +174,9 @@ Factors = tuple[tuple[Axes, int], ...]  # (axes of the space, number of the fact
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Factor:
-    """Class Gram on some axes: ``matrix`` is the Gram or, when ``low_rank``, fewer rows R with R^T
-    R = Gram.
+    """Class Gram on some axes.
+
+    ``matrix`` is the Gram or, if ``low_rank``, fewer rows R with R^T R = Gram.
     """
 
     sizes: tuple[int, ...]
@@ -209,9 +210,7 @@ class Factor:
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """One summand of a subworkload's Gram: ``coefficient`` times the Kronecker product of factors
-    on disjoint axes.
-    """
+    """Summand of a Gram: a coefficient times a Kronecker product of factors on disjoint axes."""
 
     coefficient: float
     factors: Factors
@@ -284,8 +283,9 @@ class Registry:
     def look_up(
         self, part: Part, names: tuple[str, ...], weights: Array | None
     ) -> list[tuple[Axes, tuple[int, float] | float]]:
-        """Return every set of axes of a part with its (factor number, scale); the empty set has a
-        scalar.
+        """Return every set of axes of a part with its (factor number, scale).
+
+        The empty set has a scalar.
 
         Weights have shape (queries,).
         """
@@ -438,9 +438,7 @@ def _class_numbers(keys: Sequence[Hashable]) -> Index:
 
 
 def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tuple[Axes, float, Factors]]:
-    """Return how groups of one class decompose into residual spaces: (positions, coefficient,
-    factors) per term.
-    """
+    """Return the residual spaces of a class of groups: (positions, coefficient, factors) per term."""
     parts, weights = group.parts, group.query_weights
     if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
         # neither per-query weights nor complements are products over the parts, so the group is
@@ -525,8 +523,9 @@ def _distinct(
 
 
 def merge_shape(sub: Subworkload) -> list[Factors]:
-    """Return the terms by factor numbers, where terms that differ on one set of axes only count
-    once.
+    """Return the factor numbers of the terms after merging.
+
+    Terms that differ on one set of axes only count once.
     """
     merged: list[Factors] = []
     for term in sub.terms:

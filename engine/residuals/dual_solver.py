@@ -70,19 +70,22 @@ class Weights(Protocol):
     projected: list[Array]
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d for weights on the orbits ``on`` (default all), restricted to
-        them. Shapes (orbits,).
+        """Return T and the diagonal d for weights on some orbits, by default all.
+
+        Shapes (orbits,).
         """
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits,
-        orbits).
+        """Return the second derivative of -2 T by the weights on some orbits.
+
+        Shape (orbits, orbits).
         """
 
 
 def concentrated(problem: Weights, mass: Array, gap: float, deadline: float) -> tuple[Array, float] | None:
-    """Return weights that prove the gap, and the gap they prove; None if Newton steps do not reach
-    it.
+    """Return weights that prove the gap, and the gap they prove.
+
+    None if Newton steps do not reach it.
 
     Parameters
     ----------
@@ -114,9 +117,7 @@ def concentrated(problem: Weights, mass: Array, gap: float, deadline: float) -> 
 
 
 def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
-    """Return whether the active set is small, and Newton steps on it cost little compared with
-    evaluations on all cells.
-    """
+    """Return whether Newton steps on the active set cost less than evaluations on all cells."""
     ranks = [len(W) for W in problem.projected]
     step = sum(r * r * count * count for r in ranks)
     return 2 * count <= orbits and step <= MAX_STEP_COST * sum(4 * r * r * orbits + 20 * r**3 for r in ranks)
@@ -124,6 +125,7 @@ def _is_worthwhile(problem: Weights, count: int, orbits: int) -> bool:
 
 def _newton_minimum(problem: Weights, mass: Array, on: Places, gap: float, deadline: float) -> Array:
     """Return the weights on some orbits where phi is minimal, by Newton steps within mu >= 0.
+
     Shapes (orbits,).
     """
     import scipy.linalg
@@ -168,9 +170,7 @@ Watch = Callable[[float], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Stopping rule: a relative RMSE ``gap``, a number of ``evaluations``, or a ``deadline``,
-    whichever is first.
-    """
+    """Stopping rule: relative RMSE ``gap``, number of ``evaluations`` and ``deadline``."""
 
     gap: float = 1e-7
     evaluations: int = 600
@@ -208,8 +208,9 @@ class Solution:
 
 
 class DualProblem:
-    """Dual of one subworkload in block-diagonal form, with rows W_b on representatives of the cell
-    orbits.
+    """Dual of one subworkload in block-diagonal form.
+
+    The rows W_b of a block are restricted to representatives of the cell orbits.
 
     Parameters
     ----------
@@ -240,11 +241,10 @@ class DualProblem:
         return len(self.multiplicity)
 
     def evaluate(self, mass: Array, on: Places | None = None) -> tuple[float, Array]:
-        """Return T and the diagonal d of L^T X L on representatives, for the total weight of every
-        orbit.
+        """Return T and the diagonal d of L^T X L for the total weight of every orbit.
 
-        Both have shape (orbits,).  With ``on`` only these orbits have weight, and the result is
-        restricted to them.
+        ``mass`` and d have shape (orbits,).  With ``on`` only these orbits have weight, and the
+        result is restricted to them.
         """
         rows = self.projected if on is None else [W[:, on] for W in self.projected]
         # blocks only share the weights
@@ -252,8 +252,9 @@ class DualProblem:
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def curvature(self, mass: Array, on: Places) -> Array:
-        """Return the second derivative of -2 T by the weights on some orbits. Shape (orbits,
-        orbits).
+        """Return the second derivative of -2 T by the weights on some orbits.
+
+        Shape (orbits, orbits).
         """
         out = np.zeros((len(on), len(on)))
         for W in self.projected:
@@ -268,8 +269,9 @@ class DualProblem:
         return out
 
     def bound(self, mass: Array) -> float:
-        """Return the lower bound on the value of every strategy that the weights prove. ``mass``
-        has shape (orbits,).
+        """Return the lower bound on the value of every strategy that the weights prove.
+
+        ``mass`` has shape (orbits,).
         """
         # not self.evaluate: a subclass restricts the strategies, and its dual does not bound the
         # others
@@ -277,8 +279,7 @@ class DualProblem:
         return T * T / float(mass.sum())
 
     def sensitivities(self, mass: Array) -> tuple[float, Array, list[Array]]:
-        """Return the dual value T^2 / sum(mass), its derivative by the Gram, and by the center of
-        every attribute.
+        """Return the dual value T^2 / sum(mass) and its derivatives by Gram and centers.
 
         The derivative by the Gram has shape (class coordinates,) * 2; the one by center i is with
         respect to N_i^T pi_i, shape (n_i - 1,).  By the envelope theorem the weights are constant.
@@ -303,8 +304,9 @@ class DualProblem:
         return T * T, T * inverse, [-2.0 * T * self.lift.traced(by_lift, axis) for axis in range(len(self.sizes))]
 
     def maximise(self, options: Options, start: Array | None = None, watch: Watch | None = None) -> tuple[Array, str]:
-        """Return the best weights (one total per orbit) and the status of the search. Shape
-        (orbits,).
+        """Return the best weights (one total per orbit) and the status of the search.
+
+        Shape (orbits,).
         """
         import scipy.optimize
 
@@ -532,9 +534,7 @@ def _roots(grams: Sequence[Array]) -> list[Array]:
 
 
 def _independent(blocks: Sequence[Array]) -> list[Array]:
-    """Return independent rows with the same Gram as the rows of every block, without empty blocks;
-    see `_roots`.
-    """
+    """Return independent rows with the same Gram as the rows of every nonempty block."""
     solved = [scipy.linalg.eigh(rows @ rows.T, check_finite=False) for rows in blocks]
     largest = max(float(eigenvalues.max(initial=0.0)) for eigenvalues, _ in solved)
     out = [U[:, e > NULL_SHARE * largest].T @ rows for (e, U), rows in zip(solved, blocks, strict=True)]
@@ -542,7 +542,7 @@ def _independent(blocks: Sequence[Array]) -> list[Array]:
 
 
 def _orthogonal(rows: Array) -> Array:
-    """Return rows, the last the longest, orthogonalised against the rounding errors of their Gram.
+    """Remove rounding errors from rows that are nearly orthogonal, the last one the longest.
 
     Components of long rows in short ones would bias the answers of queries with small weight.
     """

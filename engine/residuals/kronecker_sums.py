@@ -25,8 +25,9 @@ Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
 
 
 def merge(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
-    """Return the terms of a subworkload, where terms that differ on one set of axes only are added
-    up.
+    """Return the terms of a subworkload after merging.
+
+    Terms that differ on one set of axes only are added up.
     """
     terms: Merged = [(t.coefficient, tuple((axes, factors[number]) for axes, number in t.factors)) for t in sub.terms]
     changed = True
@@ -84,8 +85,9 @@ def assemble(terms: Merged, axes: Axes, sizes: tuple[int, ...]) -> Factor:
 
 
 def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -> Factor:
-    """Return the weighted sum of factors on the same axes, of low rank if all are and rows take
-    less memory.
+    """Return the weighted sum of factors on the same axes.
+
+    The sum has low rank if all factors have and its rows take less memory than its Gram.
     """
     if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
         rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
@@ -115,8 +117,9 @@ MAX_CHUNK_ENTRIES = 1 << 22
 
 
 def part_rows(part: Part, weights: Array | None = None) -> Array:
-    """Return rows on the cells of a part with the same Gram as its queries, at most as many as
-    cells or queries.
+    """Return rows on the cells of a part with the same Gram as its queries.
+
+    There are at most as many rows as cells or queries.
 
     >>> from engine.workload import Attribute, Schema, Workload
     >>> group = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "range").groups[0]
@@ -135,8 +138,9 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
 
 
 def product_rows(group: Group) -> Array:
-    """Return rows with the Gram of a group's queries, shape (rows, cells), with cells in the
-    group's attribute order.
+    """Return rows with the Gram of a group's queries.
+
+    Shape (rows, cells), with cells in the group's attribute order.
 
     The group has no per-query weights.
     """

@@ -71,8 +71,9 @@ class Leash:
 
 
 def workers_for(seconds: float, searches: int, bytes_each: float, memory: float, asked: int | None) -> int | None:
-    """Return the number of workers: 0 for no workers, -1 for one per core, None for joblib's
-    configuration.
+    """Return the number of workers.
+
+    0 means no workers, -1 one per core, None joblib's configuration.
 
     Parameters
     ----------
@@ -97,9 +98,7 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
 
 
 def configured() -> bool:
-    """Return whether the caller chose a backend or a number of workers with
-    `joblib.parallel_config`.
-    """
+    """Return whether the caller configured joblib's backend or number of workers."""
     from joblib.parallel import get_active_backend
 
     (threads, _), (processes, number) = (get_active_backend(prefer=prefer) for prefer in ("threads", "processes"))
@@ -168,8 +167,9 @@ def search_all(
 
 
 def _check_workers(backend: object) -> None:
-    """Raise PlanError unless all workers of a Dask cluster can import the engine; others would
-    never return a result.
+    """Raise PlanError unless all workers of a Dask cluster can import the engine.
+
+    Others would never return a result.
     """
     if (client := getattr(backend, "client", None)) is None:
         return

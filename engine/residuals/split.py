@@ -23,16 +23,18 @@ def digest(vector: Array | None) -> bytes | None:
 
 
 def swapped(values: Array, m: int, k: int) -> Array:
-    """Return values by class coordinates of a pair, shape (m k, ...), for the pair in reverse
-    order.
+    """Return values by class coordinates of a pair for the pair in reverse order.
+
+    Shape (m k, ...).
     """
     return np.swapaxes(values.reshape(m, k, -1), 0, 1).reshape(values.shape)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Complement:
-    """Matrices that pass a pair's class coordinates c down: c D_i and c D_j to its attributes, c
-    D_0 to the total.
+    """Matrices that pass a pair's class coordinates down to its attributes and the total.
+
+    Coordinates c become c D_i and c D_j on the attributes and c D_0 on the total.
 
     Shapes (class coordinates of the pair, n_i - 1), (..., n_j - 1) and (...,); see
     `engine.residuals.tuning.complements`.
@@ -76,8 +78,7 @@ class Split:
     stopped: frozenset[str] = frozenset()
 
     def towards_uniform(self, share: float) -> Split:
-        """Return the interpolation between uniform centers without complements (share 0) and this
-        split (share 1).
+        """Return the interpolation between the uniform split (share 0) and this one (share 1).
 
         >>> Split(centers={"a": np.array([1.0, 0.0])}).towards_uniform(0.5).centers["a"]
         array([0.75, 0.25])
@@ -103,9 +104,7 @@ class Split:
         return self.complements[names[::-1]].turned()
 
     def inside(self, names: Space) -> dict[Axes, Complement]:
-        """Return the complements of pairs inside ``names``, which are in schema order, by
-        positions.
-        """
+        """Return the complements of pairs inside ``names``, in schema order, by positions."""
         at = {name: i for i, name in enumerate(names)}
         return {(at[a], at[b]): c for (a, b), c in self.complements.items() if a in at and b in at}
 

@@ -44,9 +44,9 @@ class Strategy:
     ----------
     sizes : domain sizes of the attributes.
     rows : B, shape (measurements, cells); every column has Euclidean norm at most about 1.
-    pinv : maps strategy answers to class coordinates, shape (class coordinates, measurements).  The estimate of a class
-        row c is c @ pinv @ answers, its variance at noise scale 1 is |c @ pinv|^2.  In an explicit
-        strategy the cells take the place of the class coordinates.
+    pinv : maps strategy answers to class coordinates, shape (class coordinates, measurements).  The
+        estimate of a class row c is c @ pinv @ answers, its variance at noise scale 1 is |c @
+        pinv|^2.  In an explicit strategy the cells take the place of the class coordinates.
     complete : whether every class coordinate is measured, or only the span of the workload.
     measured : orthonormal rows with the span of the columns of ``pinv``, shape (rank, class
         coordinates); None to compute them.
@@ -59,8 +59,7 @@ class Strategy:
     measured: Array | None = None
 
     def by_rows(self, rows: Array) -> Strategy | None:
-        """Return the equivalent strategy with other rows, shape (measurements, cells), or None if
-        the rows are not equivalent.
+        """Return the equivalent strategy with other rows, or None if they are not equivalent.
 
         Rows are equivalent if they are an orthogonal transform of these: answers then have the same
         information about every cell, at the same privacy cost.
@@ -87,9 +86,7 @@ class Strategy:
 
     @cached_property
     def column_sum(self) -> float:
-        """Largest sum of absolute values of a column of B: the L1 sensitivity of the answers to one
-        record.
-        """
+        """Largest L1 norm of a column of B: the L1 sensitivity of the answers to one record."""
         return float(np.max(np.abs(self.rows).sum(axis=0)))
 
     @cached_property
@@ -111,9 +108,7 @@ class Strategy:
 
     @property
     def coordinates(self) -> tuple[int, ...]:
-        """Length of an estimate along every attribute: class coordinates, or cells of an explicit
-        strategy.
-        """
+        """Number of class coordinates per attribute, or of cells for an explicit strategy."""
         return self.sizes if len(self.pinv) == self.cells else tuple(n - 1 for n in self.sizes)
 
     @property
@@ -134,15 +129,11 @@ class Strategy:
 
     @cached_property
     def unmeasured(self) -> Array:
-        """Projector on the orthogonal complement of the measured span, shape (class coordinates,) *
-        2.
-        """
+        """Projector on the complement of the measured span, shape (class coordinates,) * 2."""
         return np.eye(len(self.pinv)) - self.span @ self.span.T
 
     def leaves_span(self, class_rows: Array) -> npt.NDArray[np.bool_]:
-        """Return for every class row whether it has a component outside the measured span, shape
-        (k,).
-        """
+        """Return whether each class row has a component outside the measured span, shape (k,)."""
         # the residual itself, because a difference of squared norms has rounding errors of
         # LEAVING^2
         residual = class_rows - (class_rows @ self.span) @ self.span.T
@@ -153,8 +144,9 @@ class Strategy:
 
 
 def settled(directions: Array) -> Array:
-    """Return the orthogonal matrix W, shape (r, r), that makes W @ rows unique for the span of
-    orthonormal rows, shape (r, m).
+    """Return the orthogonal matrix W that makes W @ rows unique for the span of the rows.
+
+    The rows are orthonormal, shape (r, m), and W has shape (r, r).
 
     With equal eigenvalues, eigenvectors differ between processors and libraries, but measured rows
     must be the same everywhere, because integers drawn on one machine are read on others.  W @ rows
@@ -165,8 +157,9 @@ def settled(directions: Array) -> Array:
 
 
 def _fixed_pseudorandom(rows: int, columns: int) -> Array:
-    """Return fixed pseudorandom numbers in [-1, 1): SplitMix64 of 1, 2, 3, ..., identical on all
-    machines.
+    """Return fixed pseudorandom numbers in [-1, 1), identical on all machines.
+
+    They are SplitMix64 of 1, 2, 3, ....
     """
     bits = np.arange(1, rows * columns + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -186,8 +179,9 @@ Placed = tuple[Space, int]
 
 
 def dearest_cell(parts: Iterable[MeasuredPart], law: str) -> float:
-    """Return an upper bound on the joint sensitivity of several strategies: the maximum over cells
-    of their summed costs.
+    """Return an upper bound on the joint sensitivity of several strategies.
+
+    This is the maximum over cells of their summed costs.
 
     Parameters
     ----------
@@ -260,8 +254,9 @@ def _undominated_rows(rows: Array) -> Index:
 
 
 def _product(scale: float, tables: Sequence[tuple[Space, Array]], order: Mapping[str, int]) -> tuple[Space, Array]:
-    """Return the product of tables on different attributes, in order; a table that makes it too
-    large is replaced by its maximum.
+    """Return the product of tables on different attributes, in order.
+
+    A table that makes it too large is replaced by its maximum.
     """
     out, scope = np.asarray(scale), list[str]()
     for names, table in sorted(tables, key=lambda t: t[1].size):

@@ -1,4 +1,4 @@
-"""Strategy search of one residual space, as a hashable value, and its expected cost."""
+"""Strategy search of one residual space, a hashable value, and its cost."""
 
 from __future__ import annotations
 
@@ -80,9 +80,7 @@ class Search:
 
     @cached_property
     def shape(self) -> str:
-        """Identity of all but the entries of the Gram: searches of one shape have weights of one
-        length.
-        """
+        """Identity of all but the Gram's entries, which determines the number of weights."""
         kind = (FORMAT, self.method, self.factor.sizes, self.factor.low_rank, self.factor.matrix.shape)
         passed = tuple((pair, self.complements[pair].key) for pair in sorted(self.complements))
         split = tuple(map(digest, self.centers)), passed, self.spaces
@@ -96,8 +94,9 @@ class Search:
 
     @cached_property
     def fingerprint(self) -> Array:
-        """Diagonal of the class Gram in shares of its trace, shape (class coordinates,), to compare
-        searches.
+        """Diagonal of the class Gram in shares of its trace, to compare searches.
+
+        Shape (class coordinates,).
         """
         matrix = self.factor.matrix
         diagonal = np.einsum("rc,rc->c", matrix, matrix) if self.factor.low_rank else np.diagonal(matrix)
@@ -121,8 +120,9 @@ class Search:
         return PROBLEMS[self.method](lift=lift, factor=factor)
 
     def cell_weights(self, mass: Array) -> Array:
-        """Return the weight of every cell, with sum 1, from that of every orbit. Shapes (orbits,)
-        and (cells,).
+        """Return the weight of every cell, with sum 1, from the weights of the orbits.
+
+        Shapes (orbits,) and (cells,).
         """
         problem = self.problem()
         weights: Array = (mass / problem.multiplicity)[problem.orbit] / mass.sum()
@@ -159,8 +159,9 @@ class Search:
         return gap <= self.options.gap * (1.0 + 1e-6) + 1e-15
 
     def replay(self, mass: Array, status: str) -> Solution:
-        """Return the strategy of recorded weights, whatever gap they prove. Weights have shape
-        (orbits,).
+        """Return the strategy of recorded weights, whatever gap they prove.
+
+        Weights have shape (orbits,).
 
         Raises
         ------
@@ -174,8 +175,9 @@ class Search:
 
 
 def usable(problem: DualProblem, mass: Array | None) -> bool:
-    """Return whether an array is a valid vector of weights for a problem. Its shape must be
-    (orbits,).
+    """Return whether an array is a valid vector of weights for a problem.
+
+    Its shape must be (orbits,).
     """
     return (
         mass is not None
@@ -186,10 +188,9 @@ def usable(problem: DualProblem, mass: Array | None) -> bool:
 
 
 def start(problem: DualProblem, near: Array | None) -> Array | None:
-    """Return near weights mixed with a small share of uniform ones, because zero weights would stay
-    zero.
+    """Return near weights mixed with a small share of uniform ones, shape (orbits,).
 
-    Shape (orbits,).
+    Without the mixture zero weights would stay zero.
     """
     if near is None or not usable(problem, near):
         return None
@@ -238,8 +239,9 @@ class Cost:
 def low_rank_cost(
     sizes: tuple[int, ...], rank: int, factor: Factor | None, gap: float, dimension: int | None = None
 ) -> Cost:
-    """Return the cost of a search on few query rows; symmetries are counted if the ``factor``
-    exists already.
+    """Return the cost of a search on few query rows.
+
+    Symmetries are counted if the ``factor`` exists already.
 
     ``dimension`` is the number of class coordinates if they belong to several spaces.
     """
@@ -262,8 +264,9 @@ def full_rank_cost(
     dimension: int | None = None,
     centers: Sequence[Array | None] = (),
 ) -> Cost:
-    """Return the cost of a search on a Gram of full rank; ``joint`` holds its summands that are not
-    products.
+    """Return the cost of a search on a Gram of full rank.
+
+    ``joint`` holds its summands that are not products.
 
     ``dimension`` is the number of class coordinates if they belong to several spaces, which have no
     symmetries.  Attributes with a tuned center, shape (n_i,), have none either.

@@ -36,8 +36,7 @@ PATIENCE = 5.0
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceSolution:
-    """Strategy of a residual space as a product over sets of axes, with the certificate of the
-    product.
+    """Strategy of a residual space as a product over sets of axes, with its certificate.
 
     ``factors`` holds (axes, solution); an empty product is the total.  ``value`` and ``bound`` are
     weighted squared errors at privacy cost 1 for the subworkload at scale 1, in counts^2.
@@ -100,8 +99,9 @@ class SubworkloadSolver:
         return [self._forecast(sub, counted) for sub in subs]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
-        """Lower ``dense_limit`` until dense searches fit into a number of seconds, and into
-        ``PATIENCE`` if centers are tuned.
+        """Lower ``dense_limit`` until dense searches fit into a number of seconds.
+
+        If centers are tuned, they must fit into ``PATIENCE``, too.
 
         Tuned centers have no symmetries, so a search may take a hundred times as long as with
         uniform ones.
@@ -179,8 +179,9 @@ class SubworkloadSolver:
         )
 
     def _sets(self, sub: Subworkload) -> tuple[list[Axes], str]:
-        """Return the sets of axes of an alternating search, and the prefix of its status; none for
-        one dense search.
+        """Return the sets of axes of an alternating search, and the prefix of its status.
+
+        None for one dense search.
         """
         if sub.spaces or sub.complements:
             return [], ""
@@ -287,8 +288,9 @@ class SubworkloadSolver:
         workers: int | None,
         tell: Callable[[float], object],
     ) -> None:
-        """Run the outstanding searches in parallel if that saves time; `solve` then uses their
-        results.
+        """Run the outstanding searches in parallel if that saves time.
+
+        `solve` then uses their results.
 
         ``tell`` is called with the fraction of the searches that ended, and may raise to cancel.
         """
@@ -344,8 +346,9 @@ class SubworkloadSolver:
         return [s for s in small if self.cache is None or self.cache.recall(s) is None]
 
     def _alternate(self, terms: Merged, sub: Subworkload, sets: Sequence[Axes], note: str) -> SpaceSolution:
-        """Search one set of axes at a time; ``note`` prefixes the recorded status, from which the
-        plan is rebuilt.
+        """Search one set of axes at a time.
+
+        ``note`` prefixes the recorded status, from which the plan is rebuilt.
         """
 
         def search(factor: Factor, centers: Sequence[Array | None]) -> Searched:

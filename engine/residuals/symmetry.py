@@ -28,8 +28,7 @@ def count_symmetries(factor: Factor, lift: Lift) -> tuple[int, int]:
 
 
 def symmetries(factor: Factor, lift: Lift) -> list[tuple[Signed, Signed]]:
-    """Return commuting involutions of the problem as (action on class coordinates, action on
-    cells).
+    """Return commuting involutions: (action on class coordinates, action on cells) each.
 
     Candidates are reversals of sets of attributes and swaps of two attributes of equal size.  A
     candidate is accepted if the Gram and the lift are invariant on random vectors and it commutes
@@ -125,8 +124,9 @@ def character_bases(actions: Sequence[Signed], dimension: int) -> list[Any]:
 
 
 def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
-    """Return the rows projected to the subspaces on which every action is +1 or -1, shape (k,
-    cells) each.
+    """Return the rows projected to the subspaces on which every action is +1 or -1.
+
+    Shape (k, cells) each.
 
     The Grams of the projected rows add up to the Gram of the rows.
     """
@@ -140,8 +140,7 @@ def character_rows(actions: Sequence[Signed], rows: Array) -> list[Array]:
 
 
 def orbits(actions: Sequence[Signed], cells: int) -> tuple[npt.NDArray[np.int64], Array, npt.NDArray[np.int64]]:
-    """Return the orbit of every cell, the number of cells of every orbit, and one representative of
-    every orbit.
+    """Return the orbit of every cell, and size and representative of every orbit.
 
     Shapes (cells,), (orbits,), (orbits,).
     """

@@ -66,9 +66,7 @@ class Evaluation:
         return self.scalars[number]
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
-        """Return the rows of a joint part with the centers applied on all positions but those in
-        ``keep``.
-        """
+        """Return the rows of a joint part with centers applied on all positions except ``keep``."""
         vectors = [None if i in keep else self.center(role) for i, role in enumerate(piece.roles)]
         return contract(self.problem.rows(piece.part), vectors, 1)
 
@@ -89,8 +87,9 @@ class Evaluation:
         return self.factors[number]
 
     def space(self, kind: SpaceKind) -> float:
-        """Return sqrt(L) of one class of spaces, and collect its derivatives times the number of
-        such spaces.
+        """Return sqrt(L) of one class of spaces, and collect its derivatives.
+
+        Derivatives are multiplied by the number of spaces in the class.
         """
         coefficients = {
             factors: math.fsum(w * math.prod(map(self.scalar, numbers)) for numbers, w in monomials.items())
@@ -165,8 +164,9 @@ class Evaluation:
         self.by_role[role] = self.by_role.get(role, 0.0) + gradient
 
     def finish(self) -> dict[Role, Array]:
-        """Return the derivatives by N^T pi, shape (n - 1,) for each role, including those through
-        scalars and joint factors.
+        """Return the derivatives by N^T pi, shape (n - 1,) for each role.
+
+        They include those through scalars and joint factors.
         """
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
@@ -186,9 +186,7 @@ class Evaluation:
         return self.by_role
 
     def _through_factor(self, piece: Piece, by_gram: Array) -> None:
-        """Propagate a derivative by a class Gram to the centers of the part's attributes outside
-        the space.
-        """
+        """Propagate a derivative by a class Gram to the centers of attributes outside the space."""
         centers = [self.center(r) for r in piece.roles]
         # G = R^T R, and R is linear in every center outside the space: dG = 2 R^T dR against a
         # symmetric derivative
@@ -245,7 +243,7 @@ class SpaceKind:
     terms : factors -> monomials.  Factors are (axes, piece number); the coefficient of a term is
         the sum over its monomials of a weight times scalar pieces.
     apart : whether the optimal value of the Gram is replaced by the sum of the optimal values of
-        its terms, an upper bound on the joint value.
+        its terms, a lower bound.
     """
 
     count: int
@@ -292,9 +290,7 @@ def roles_of(workload: Workload) -> dict[str, Role]:
 
 
 def too_slow(sizes: Sequence[int]) -> bool:
-    """Return whether a space with several terms takes too long to be solved as a whole in every
-    evaluation.
-    """
+    """Return whether a space with several terms takes too long in every evaluation."""
     return step_seconds(math.prod(n - 1 for n in sizes), math.prod(sizes)) > MAX_SPACE_STEP_S
 
 
@@ -334,8 +330,9 @@ class CenterProblem:
         self.options = COARSE_OPTIONS
 
     def _classes_of_groups(self) -> list[tuple[Group, AlikeGroups, Array]]:
-        """Return each class of groups on attributes of equal roles: a representative, the weighted
-        members, their weights.
+        """Return classes of equal groups: a representative, the members, and their weights.
+
+        Groups of a class are on attributes of equal roles; groups of zero weight are left out.
         """
         weights, out = np.array([group.weight for group in self.workload.groups]), []
         for group_class in self.workload.alike:
@@ -351,8 +348,9 @@ class CenterProblem:
         return sorted(out, key=lambda entry: int(entry[1].numbers[0]))
 
     def _fitting(self, firsts: Sequence[Group]) -> list[bool]:
-        """Return for each class of groups whether its parts fit into the allowance, reserved from
-        the smallest up.
+        """Return for each class of groups whether its parts fit into the allowance.
+
+        Resources are reserved from the smallest class up.
         """
         fitting: dict[Any, bool] = {}
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
@@ -372,8 +370,9 @@ class CenterProblem:
         return part.key, tuple(self.roles[group.attributes[a]] for a in part.axes)
 
     def _reserve(self, retained: int, peak: int, step: float) -> bool:
-        """Reserve memory and seconds per evaluation; return False if the allowance does not hold
-        them.
+        """Reserve memory and seconds per evaluation.
+
+        Return False if the allowance does not hold them.
         """
         seconds = self._seconds + FORECAST_EVALUATIONS * step
         if not (self.allowance.fits(self._bytes + retained + peak) and self.allowance.worth(seconds)):
@@ -456,9 +455,7 @@ class CenterProblem:
         return bool(np.trace(N.T @ gram @ N) <= 1e-13 * np.trace(gram))
 
     def _is_uniform_optimal(self, role: Role) -> bool:
-        """Return whether the uniform center is optimal because all Grams are invariant under a
-        cyclic shift.
-        """
+        """Return whether all Grams of a role are invariant under a cyclic shift of the cells."""
         for piece in self.pieces:
             if role in piece.roles:
                 if len(piece.part.sizes) > 1:
@@ -492,8 +489,9 @@ class CenterProblem:
         return total, state.finish()
 
     def whole_center(self, role: Role, inside: int, c: float) -> Array:
-        """Return V 1 / (1^T V 1) for the covariance V of the optimal strategy on all cells for G +
-        c 1 1^T. Shape (n,).
+        """Return V 1 / (1^T V 1), shape (n,).
+
+        V is the covariance of the optimal strategy on all cells for G + c 1 1^T.
 
         ``inside`` is the number of the piece with the Gram G.
         """
@@ -531,8 +529,9 @@ class CenterProblem:
         return self._grams[part.key]
 
     def one_scalar(self, role: Role, c: float) -> Array:
-        """Return V^-1 1 / (1^T V^-1 1) for V optimal on all cells for G + c mean(G) 1 1^T. Shape
-        (n,).
+        """Return V^-1 1 / (1^T V^-1 1), shape (n,).
+
+        V is optimal on all cells for G + c mean(G) 1 1^T.
 
         G is the sum of the normalised Grams of the role's pieces.
         """
@@ -556,9 +555,7 @@ class CenterProblem:
         return pi / mass
 
     def _averaged_gram(self, part: Part, position: int) -> Array:
-        """Return the Gram of a part on one of its attributes, averaged over the cells of its other
-        attributes.
-        """
+        """Return the Gram of a part on one attribute, averaged over its other attributes."""
         if len(part.sizes) == 1:
             return self.gram(part)
         means = [None if i == position else center(n, None) for i, n in enumerate(part.sizes)]

@@ -1,4 +1,4 @@
-"""Tuned centers: gradient search, and fixed-point iteration for separable workloads.
+"""Tuned centers by gradient search, or by iteration for separable workloads.
 
 The vectors pi_i split a query between a residual space and the smaller spaces.
 
@@ -74,8 +74,9 @@ class CenterBalance:
         self._fixed_values: dict[int, float] = {}
 
     def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
-        """Return S, and for every role the c whose `whole_center` is optimal while all other
-        centers are fixed.
+        """Return S, and for every role the c whose `whole_center` is optimal.
+
+        All other centers are fixed.
 
         ``centers`` have shape (n,) each.
 
@@ -120,8 +121,9 @@ class CenterBalance:
 
 
 def asked_alone(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
-    """Return the pieces inside and outside of every tuned role, or an empty dict if the workload is
-    not separable.
+    """Return the pieces inside and outside of every tuned role, if the workload is separable.
+
+    Otherwise the result is empty.
 
     The workload is separable if every tuned role has one family, in product groups only, and every
     space has one term.
@@ -150,16 +152,15 @@ def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
 
 
 def _products_of_others(values: Array) -> Array:
-    """Return for every entry the product of the other entries in its row, in the shape of the
-    values.
-    """
+    """Return for every entry the product of the other entries in its row."""
     columns = range(values.shape[1])
     return np.column_stack([np.delete(values, k, axis=1).prod(axis=1) for k in columns]) if columns else values
 
 
 def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
-    """Return the sum of the shares of every piece, shape (pieces + 1,); shares have the shape of
-    the numbers.
+    """Return the sum of the shares of every piece, shape (pieces + 1,).
+
+    Shares have the shape of the numbers.
     """
     return np.bincount(numbers.ravel(), shares.ravel(), padding + 1).astype(float)
 
@@ -182,8 +183,9 @@ def tuned_centers(
     start: Mapping[str, Array] | None = None,
     allowance: Allowance | None = None,
 ) -> dict[str, Array]:
-    """Return centers, shape (n_i,), by attribute, that lower S; attributes with uniform centers are
-    absent.
+    """Return centers, shape (n_i,), by attribute, that lower S.
+
+    Attributes with uniform centers are absent.
 
     ``start`` holds centers of a similar workload; the search starts from them if they are better
     than uniform ones.
@@ -217,9 +219,7 @@ class _Search:
         return S, by_role
 
     def run(self, initial: Mapping[Role, Array]) -> None:
-        """Evaluate uniform and initial centers and the family of one scalar, then descend from the
-        best.
-        """
+        """Evaluate initial centers and the family of one scalar, and descend from the best."""
         start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
         if pieces := asked_alone(self.problem):
             self._balance(CenterBalance(self.problem, pieces), start)

@@ -97,10 +97,9 @@ def noise(gram: Array, strategy: Array, lift: Array, power: float) -> Noise:
 
 
 def first_strategy(gram: Array) -> Array:
-    """Return the fourth root of a Gram, made full-rank: the optimal strategy if all cells have
-    equal sensitivity.
+    """Return the fourth root of a Gram, made full-rank, shape (r, r).
 
-    Shape (r, r).
+    It is the optimal strategy if all cells have equal sensitivity.
     """
     eigenvalues, U = np.linalg.eigh(gram)
     root = np.sqrt(np.maximum(eigenvalues, MIN_ROOT_SHARE**2 * eigenvalues[-1]))
@@ -145,8 +144,9 @@ def can_tune(workload: Workload) -> bool:
 
 
 def cyclic(workload: Workload) -> bool:
-    """Return whether the workload is invariant under a cyclic shift of any attribute, so that
-    uniform centers are optimal.
+    """Return whether the workload is invariant under a cyclic shift of any attribute.
+
+    Uniform centers are then optimal.
 
     The best of all matrix mechanisms then measures every space separately.
     """
@@ -155,8 +155,9 @@ def cyclic(workload: Workload) -> bool:
 
 
 def affordable(workload: Workload, allowance: Allowance) -> bool:
-    """Return whether the search for complements fits into the allowance; nothing is computed for
-    the estimate.
+    """Return whether the search for complements fits into the allowance.
+
+    Nothing is computed for the estimate.
     """
     parameters, retained, peak, seconds = sum(a.size**2 for a in workload.schema.attributes), 0, 0, 0.0
     for sizes, groups in _class_representatives(workload):
@@ -174,8 +175,9 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
 
 
 def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:
-    """Return the pairs, in schema order, with the groups on them, by equivalence class; keys start
-    with the sizes.
+    """Return the pairs, in schema order, with the groups on them, by equivalence class.
+
+    Keys start with the sizes.
     """
     on_pair: dict[Space, AskedPair] = {}
     for group in workload.groups:
@@ -208,8 +210,9 @@ def _row_counts(groups: AskedPair) -> list[int]:
 
 
 def asks_products(workload: Workload) -> bool:
-    """Return whether some pair has product groups only, where tuned centers may do better than
-    complements.
+    """Return whether some pair has product groups only.
+
+    Tuned centers may then do better than complements.
     """
     pairs: dict[frozenset[str], bool] = {}
     for group in workload.groups:
@@ -260,9 +263,7 @@ class PairKind:
 
 
 def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
-    """Return the class of a pair: its query rows in class coordinates, reduced to few orthogonal
-    rows.
-    """
+    """Return the class of a pair, with its query rows reduced to few orthogonal rows."""
     blocks = []
     for group, is_reversed in asked:
         rows = math.sqrt(group.weight) * product_rows(group)
@@ -321,7 +322,9 @@ class SingleKind:
 
 
 class ComplementProblem:
-    """S as a function of strategies, (Y, y_0) of every class of pairs and zeta of every class of
+    """S as a function of strategies and split parameters.
+
+    The parameters of the split are (Y, y_0) of every class of pairs and zeta of every class of
     attributes.
 
     A strategy is (1 + E) times its initial value, so zero parameters are the published split.
@@ -399,8 +402,9 @@ class ComplementProblem:
 
     @staticmethod
     def _gram_on_attribute(kind: SingleKind, passed: Mapping[Any, Array]) -> Array:
-        """Return the Gram of an attribute: from its groups, and from the pieces of its pairs. Shape
-        (n - 1, n - 1).
+        """Return the Gram of an attribute: from its groups, and from the pieces of its pairs.
+
+        Shape (n - 1, n - 1).
         """
         gram = kind.own.T @ kind.own
         for key, number in kind.pairs.items():
@@ -423,8 +427,9 @@ class ComplementProblem:
         return out
 
     def vector(self, gradient: dict[Any, Array]) -> Array:
-        """Return derivatives by named parameters as one vector, shape (length,): the transpose of
-        `parameters`.
+        """Return derivatives by named parameters as one vector, shape (length,).
+
+        This is the transpose of `parameters`.
         """
         for p, kind in enumerate(self.pairs):
             if kind.swaps:
@@ -434,6 +439,7 @@ class ComplementProblem:
 
     def reversible(self, x: Array) -> Array:
         """Return the part of the parameters that is invariant under reversing all attributes.
+
         Shapes (length,).
         """
         at = {name: value.copy() for name, value in self.parameters(x).items()}
@@ -539,8 +545,9 @@ def tuned_complements(
     start: Callable[[int], Array | None] = lambda _: None,
     allowance: Allowance | None = None,
 ) -> tuple[dict[str, Array], dict[Space, Complement], Array]:
-    """Return centers by attribute and complements by pair, in schema order, that lower S, and the
-    parameters.
+    """Return centers and complements that lower S, and the parameters.
+
+    Centers are by attribute, complements by pair in schema order.
 
     Centers have shape (n_i,), parameters (length,).  ``start`` maps the number of parameters to
     those of a similar workload, as initial values, or None.
@@ -565,9 +572,7 @@ class _Search:
         self.problem, self.x, self.done = problem, np.zeros(problem.length), 0
 
     def run(self, initial: Array | None) -> None:
-        """Minimise from the published split, or, with the last powers only, from initial
-        parameters.
-        """
+        """Minimise from the published split, or with the last powers from initial parameters."""
         self.x = self.x if initial is None else initial.copy()
         seconds = math.fsum(step_seconds(len(k.gram), math.prod(k.sizes)) for k in self.problem.pairs)
         step_factor = min(MAX_STEP_FACTOR, max(1.0, QUICK_STEP_S / max(seconds, 1e-9)))
@@ -605,8 +610,9 @@ class _Search:
 
 
 def split_of(problem: ComplementProblem, x: Array) -> tuple[dict[str, Array], dict[Space, Complement]]:
-    """Return centers, shape (n_i,), and complements relative to their product; ``x`` has shape
-    (length,).
+    """Return centers, shape (n_i,), and complements relative to their product.
+
+    ``x`` has shape (length,).
     """
     at = problem.parameters(x)
     zeta = {name: at["zeta", s] for name, s in problem.single_kind.items()}

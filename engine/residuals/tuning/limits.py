@@ -36,14 +36,16 @@ class Allowance:
         return needed <= self.memory
 
     def worth(self, seconds: float) -> bool:
-        """Return whether enough steps of this duration fit into the remaining time; record the
-        limit if not.
+        """Return whether enough steps of this duration fit into the remaining time.
+
+        Record the limit if not.
         """
         return self.lasts(MIN_STEPS * seconds)
 
     def bearable(self, seconds: float) -> bool:
-        """Return whether steps of this duration are acceptable without a time limit; record the
-        limit if not.
+        """Return whether steps of this duration are acceptable without a time limit.
+
+        Record the limit if not.
         """
         if math.isinf(self.deadline) and seconds > SLOWEST:
             self.stopped.add(WORK)

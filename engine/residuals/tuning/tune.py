@@ -93,9 +93,7 @@ class SplitMemory:
         return Split(centers=tuned)
 
     def complements(self, watch: Listener) -> Split:
-        """Return the split of tuned complements and centers; see
-        `engine.residuals.tuning.complements`.
-        """
+        """Return the split of tuned complements and centers; see `complements`."""
         cached_values, is_exact = self._recall(None, "complements")
         if is_exact and cached_values is not None:
             if not cached_values.any():
@@ -112,8 +110,9 @@ class SplitMemory:
         return Split(centers=centers, complements=complements)
 
     def _recall(self, length: int | None, kind: str) -> tuple[Array | None, bool]:
-        """Return cached numbers of this workload or a similar one, and whether this process
-        computed them for this workload.
+        """Return cached numbers, and whether this process computed them for this workload.
+
+        The numbers are those of this workload or else of a similar one.
         """
         if self.cache is None:
             return None, False
@@ -167,8 +166,9 @@ def split_seconds(
 
 
 def _step(sub: Subworkload, factors: Sequence[Factor]) -> float:
-    """Return the expected time of one evaluation, in seconds: of every factor of a product, or of
-    all rows if these are few.
+    """Return the expected time of one evaluation, in seconds.
+
+    It solves every factor of a product, or all rows if these are few.
 
     Factors of full rank are stored as a Gram without rows.
     """

@@ -70,8 +70,9 @@ MAX_WEIGHT_RATIO = 1e9
 
 
 def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: float = math.inf) -> Decomposition:
-    """Return the decomposition with each union replaced by one subworkload on the table of all its
-    attributes.
+    """Return the decomposition with each union as one subworkload.
+
+    A union is on the table of all its attributes.
 
     Guarantee: the Gram of a union includes the products of all its pieces, also those of different
     spaces.
@@ -95,10 +96,10 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
             raise ValueError("the attributes of a union are not in schema order, or are also a space outside it")
         if not math.isfinite(work_of(workload, attributes, union, memory_limit)):
             raise ValueError("a union is too large")
-        positions_ = tuple(tuple(attributes.index(name) for name in space) for space in union)
-        factor, axes = union_factor(workload, attributes, positions_, split), tuple(range(len(sizes)))
+        space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
+        factor, axes = union_factor(workload, attributes, space_axes, split), tuple(range(len(sizes)))
         centers, complements = tuple(split.given(attributes)), split.inside(attributes)
-        stored_grams = by_signature.setdefault((sizes, positions_, _split_signature(centers, complements)), [])
+        stored_grams = by_signature.setdefault((sizes, space_axes, _split_signature(centers, complements)), [])
         gram = factor.matrix.T @ factor.matrix if factor.low_rank else factor.matrix
         # many pairs have the same Gram up to rounding, from different orders of rows: their unions
         # are searched once
@@ -119,7 +120,7 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
                 centers=centers,
                 labels=(None,) * len(sizes),
                 complements=complements,
-                spaces=positions_,
+                spaces=space_axes,
             )
         )
         spaces[attributes] = (len(subworkloads) - 1, 1.0)
@@ -139,8 +140,9 @@ def _split_signature(centers: Sequence[Array | None], complements: Mapping[Axes,
 
 
 def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], split: Split) -> Factor:
-    """Return the Gram of some spaces on one table, in their class coordinates, one space after
-    another.
+    """Return the Gram of some spaces on one table.
+
+    Class coordinates are in the order of the spaces.
     """
     sizes = workload.schema.sizes(attributes)
     coordinates = positions(sizes, spaces)
@@ -165,8 +167,9 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
 
 
 def group_rows(workload: Workload, group: Group, attributes: Space, split: Split) -> tuple[Axes, Array]:
-    """Return the axes of ``attributes`` in a group, and rows, shape (rows, cells), with the Gram of
-    its pieces.
+    """Return the axes of ``attributes`` in a group, and rows with the Gram of its pieces.
+
+    Shape (rows, cells).
     """
     parts: Sequence[Part] = group.parts
     ranked = workload.schema.ranked
@@ -199,13 +202,12 @@ def choose_unions(
     apart: Callable[[], float] = lambda: 0.0,
     left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
-    """Choose affordable unions of the workload's residual spaces: one union of all spaces if
-    possible.
+    """Choose affordable unions of the workload's residual spaces.
 
-    Otherwise the largest spaces are collected into clusters of overlapping attributes as long as
-    the work allows, and every space belongs to the first cluster that contains its attributes.  A
-    union answers the span of its queries only, so workloads with queries of zero weight get no
-    unions.
+    If possible this is one union of all spaces.  Otherwise the largest spaces are collected into
+    clusters of overlapping attributes as long as the work allows, and every space belongs to the
+    first cluster that contains its attributes.  A union answers the span of its queries only, so
+    workloads with queries of zero weight get no unions.
 
     Parameters
     ----------
@@ -279,8 +281,7 @@ def _inside(spaces: Collection[Space], attributes: Space) -> list[Space]:
 
 
 def _entries(group: Group, least: int = 0, formed: bool = False, parts: Sequence[Part] | None = None) -> float:
-    """Return the number of entries of a group's query rows, or of entries that take as long to
-    compute.
+    """Return the number of entries of a group's query rows, or an equivalent in time.
 
     Each row counts at least ``least`` entries.  ``formed`` is the result of
     `_has_closed_form_variances`; ``parts`` limits the count to some parts.
@@ -315,8 +316,9 @@ def _cells_inside(group: Group, part: Part, inside: Collection[str]) -> int:
 
 
 def _assign_spaces(clusters: Sequence[Space], spaces: Collection[Space]) -> dict[Space, tuple[Space, ...]]:
-    """Return the spaces of every cluster, each space in one cluster only; clusters of one space are
-    left out.
+    """Return the spaces of every cluster, each space in one cluster only.
+
+    Clusters of one space are left out.
     """
     free, out = dict.fromkeys(spaces), {}
     for cluster in sorted(clusters, key=len, reverse=True):
@@ -329,8 +331,9 @@ def _assign_spaces(clusters: Sequence[Space], spaces: Collection[Space]) -> dict
 
 
 def work_of(workload: Workload, attributes: Space, spaces: Collection[Space], memory_limit: float) -> float:
-    """Return the multiplications per step of the search for a union's strategy; infinite beyond
-    other limits.
+    """Return the multiplications per step of the search for a union's strategy.
+
+    Infinite beyond other limits.
     """
     cells = workload.schema.cells(attributes)
     if cells > MAX_CELLS:
@@ -372,9 +375,7 @@ def dimension_of(workload: Workload, spaces: Collection[Space]) -> int:
 
 
 def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Space]) -> int:
-    """Return an upper bound on the memory of the query rows of a union until they are one Gram, in
-    bytes.
-    """
+    """Return an upper bound on the memory of a union's query rows before their Gram, in bytes."""
     cells, dimension = workload.schema.cells(attributes), dimension_of(workload, spaces)
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
@@ -404,8 +405,7 @@ def strategy_seconds(workload: Workload, attributes: Space, spaces: Collection[S
 
 
 def union_seconds(workload: Workload, attributes: Space, spaces: Collection[Space]) -> float:
-    """Return the expected time for the variances of all queries of a union's groups, in seconds on
-    one idle core.
+    """Return the expected time for the variances of a union's queries, in seconds on one core.
 
     A plan needs these variances.  A strategy that couples spaces has them query by query, unless it
     covers all spaces and the queries are products.  Parts without attributes of its spaces
