@@ -23,10 +23,12 @@ PublicTable = tuple[tuple[str, ...], Index]
 
 
 def public_table(data: Any, schema: Schema) -> PublicTable:
-    """Return attributes and exact counts of a table that is public, for ``Schema.with_facts(invariants=[...])``.
+    """Return attributes and exact counts of a table that is public, for
+    ``Schema.with_facts(invariants=[...])``.
 
-    ``data`` is anything `count_marginals` takes that tells its columns, such as the path of a CSV file: columns of
-    attributes, with values as records have them, and one column of counts.  Cells that it does not name count 0.
+    ``data`` is anything `count_marginals` takes that tells its columns, such as the path of a CSV
+    file: columns of attributes, with values as records have them, and one column of counts.  Cells
+    that it does not name count 0.
 
     Raises: DataError when the columns are others, or a value is outside the domain.
 

@@ -1,12 +1,13 @@
-"""Measurements: estimates, covariances and intervals.
+"""Measurements: noisy answers with covariances and confidence intervals.
 
-Every residual space B gives an unbiased estimate y_B of its class coordinates.  The noisy table on attributes A is
+Every residual space B has an unbiased estimate y_B of its class coordinates.  The noisy table on
+attributes A is
 
-    sum over B inside A of (N y_B on the attributes in B) (x) (pi on the others),
+    sum over B subset of A of (N y_B on the attributes in B) (x) (pi on the others),
 
-one linear map per attribute applied to one tensor that holds pi's coordinate first and the class coordinates after it.
-Tables of overlapping attribute sets agree, because they are made of the same estimates: every space belongs to exactly
-one block, whether that measures the space alone or together with others, so no answer has two sources.
+computed as one linear map per attribute, applied to a tensor with pi's coordinate first and the
+class coordinates after it.  Every space belongs to exactly one block, which may measure several
+spaces, so each answer has one source and tables of overlapping attribute sets are consistent.
 """
 
 from __future__ import annotations
@@ -52,18 +53,20 @@ class Estimate:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Measurement(Value):
-    """Noisy answers to a plan's strategy, and all that can be said from them.
+    """Noisy answers to a plan's strategy, and the estimates, intervals and tables that follow.
 
     Attributes
     ----------
     plan : the plan that was measured.
-    dataset, key, utc : the ledger's words for this release; empty for a rehearsal.
-    rehearsal : True when nothing was spent, so that nothing of it may be published.
-    answers_on_grid : released strategy answers of every block, whole numbers of grid steps.
-    estimates : class coordinates, in counts: one axis per attribute of a residual space in schema order; one axis for
-        a union of spaces, one space after the other; cells of the tables when explicit strategies were measured.
+    dataset, key, utc : identity of this release on the ledger; empty for a rehearsal.
+    rehearsal : True if nothing was spent, so that the result must not be published.
+    answers_on_grid : released strategy answers of every block, in integer grid steps.
+    estimates : class coordinates, in counts: one axis per attribute of a residual space in schema
+        order; one axis for a union of spaces, in sequence; or cells of the tables that explicit
+        strategies measure.
 
-    Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables are consistent.
+    Guarantee: answers are unbiased, with exactly the variances that the plan predicts; all tables
+    are consistent.
     """
 
     plan: Plan
@@ -77,41 +80,49 @@ class Measurement(Value):
     def answers(self, group: int, start: int = 0, stop: int | None = None, confidence: float = 0.95) -> pd.DataFrame:
         """Return queries ``start:stop`` of a group: columns query, answer, std, low, high (counts).
 
-        ``low`` and ``high`` bound a confidence interval, see `quantile`; counts below zero are left as they are,
-        because cutting them off would bias every sum.
+        ``low`` and ``high`` bound a confidence interval, see `quantile`.  Negative counts are not
+        set to zero, because that would bias every sum.
         """
         import pandas as pd
 
-        asked = self._group(group)
-        first, last = span(start, stop, asked.count, error=PlanError)
+        query_group = self._group(group)
+        first, last = span(start, stop, query_group.count, error=PlanError)
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
-        half = quantile(confidence, self.plan.budget.law) * std
+        half_width = quantile(confidence, self.plan.budget.law) * std
         texts = pd.Series(query_texts(self.plan, group, first, last).to_numpy(zero_copy_only=False), dtype="str")
-        return pd.DataFrame({"query": texts, "answer": values, "std": std, "low": values - half, "high": values + half})
+        return pd.DataFrame(
+            {"query": texts, "answer": values, "std": std, "low": values - half_width, "high": values + half_width}
+        )
 
     def values(self, group: int, start: int = 0, stop: int | None = None) -> Array:
         """Return the answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
-        asked = self._group(group)
-        return apply_group(asked, self._said.group_table(group), *span(start, stop, asked.count, error=PlanError))
+        query_group = self._group(group)
+        return apply_group(
+            query_group, self._space_answers.group_table(group), *span(start, stop, query_group.count, error=PlanError)
+        )
 
     def marginal(self, attributes: str | Sequence[str]) -> Array:
-        """Return the noisy table on ``attributes``, in counts, its axes in the order given. Shape (n_1, ..., n_k).
+        """Return the noisy table on ``attributes``, in counts, with axes in their order.
+
+        Shape (n_1, ..., n_k).
 
         Raises
         ------
-        NotAnswerable : the plan does not measure the whole table, only some of its queries.
+        NotAnswerable
+            The plan measures only some queries of the table.
         """
-        return self._said.table(self.plan.schema.named(attributes))
+        return self._space_answers.table(self.plan.schema.named(attributes))
 
     def answer(self, attributes: Sequence[str], query_tensor: npt.ArrayLike, confidence: float = 0.95) -> Estimate:
-        """Return the answer to any query on ``attributes``, asked for before or not, with its exact error.
+        """Return the answer to any query on ``attributes``, in the workload or not, with its error.
 
-        ``query_tensor`` has the shape of the marginal table on the attributes, in the order given.
+        ``query_tensor`` has the shape of the table on ``attributes``, with axes in their order.
 
         Raises
         ------
-        NotAnswerable : the strategy says nothing about a piece of the query.
+        NotAnswerable
+            The strategy does not measure a component of the query.
         """
         return self.combination([(attributes, query_tensor)], [1.0], confidence)
 
@@ -121,9 +132,9 @@ class Measurement(Value):
         coefficients: Sequence[float],
         confidence: float = 0.95,
     ) -> Estimate:
-        """Return a sum or difference of answers, with the exact error that their covariance leaves.
+        """Return a linear combination of answers, with the exact error from their covariance.
 
-        Queries have shape (n_1, ..., n_k).
+        Each query is a pair of attributes and a tensor of shape (n_1, ..., n_k).
         """
         instance(
             "queries", queries, Sequence, give="a list of pairs of attributes and a table on them", error=PlanError
@@ -131,46 +142,55 @@ class Measurement(Value):
         try:
             weights = np.asarray(coefficients, dtype=float)
         except (TypeError, ValueError):
-            given = type(coefficients).__name__
-            raise PlanError(f"The coefficients were given as {given}. Give {len(queries)} numbers.") from None
+            type_name = type(coefficients).__name__
+            raise PlanError(f"The coefficients have type {type_name}. Give {len(queries)} numbers.") from None
         if weights.shape != (len(queries),) or not np.isfinite(weights).all():
-            raise PlanError(f"{len(queries)} queries need as many finite coefficients; {weights.shape} were given.")
+            raise PlanError(f"{len(queries)} queries need as many finite coefficients, not {weights.shape}.")
         std = math.sqrt(max(0.0, float(weights @ self.plan.covariance(queries) @ weights)))
         value = math.fsum(
-            w * self._said.value(*self.plan.checked(query)) for w, query in zip(weights, queries, strict=True)
+            w * self._space_answers.value(*self.plan.checked(query)) for w, query in zip(weights, queries, strict=True)
         )
-        half = quantile(confidence, self.plan.budget.law) * std
-        return Estimate(answer=value, std=std, low=value - half, high=value + half)
+        half_width = quantile(confidence, self.plan.budget.law) * std
+        return Estimate(answer=value, std=std, low=value - half_width, high=value + half_width)
 
     def publish(self, fit: str = "shrunk", **options: Any) -> Any:
-        """Return tables of numbers >= 0 that agree with each other, at no further cost; see `engine.postprocess`.
+        """Return consistent tables of nonnegative numbers, without cost; see `engine.postprocess`.
 
-        They are biased, and these intervals are not theirs: for sums, tests and further work take the answers.
+        They are biased, and the intervals of the measurement do not apply to them.  For sums, tests
+        and further analysis use the answers.
         """
-        from engine.postprocess import publish  # upwards, for convenience; see the layers in pyproject.toml
+        # an upward import, for convenience; see the layers in pyproject.toml
+        from engine.postprocess import publish
 
         return publish(self, fit, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the measurement with its plan to a file of its own, which `load` reads wherever it is copied to.
+        """Write the measurement and its plan to a file that `load` reads without the ledger.
 
-        Guarantee: the file holds released numbers alone; that of a rehearsal stays a rehearsal.  It has its name only
-        when it is whole, and nothing that is there is overwritten.
+        Guarantee: the file contains released numbers only; a rehearsal remains marked as one.  The
+        file appears under its name when it is complete, and no existing file is overwritten.
 
-        Raises: PlanError when the plan is that of a look, which is kept with its ledger, or the file cannot be written.
+        Raises
+        ------
+        PlanError
+            The plan is that of a look, which is saved with its ledger, or the file cannot be
+            written.
         """
         save_measurement(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Measurement:
-        """Return the measurement that `save` wrote; its plan is made again and checked against what it promises.
+        """Return the measurement that `save` wrote; its plan is checked against its guarantees.
 
-        Raises: LedgerError when the file is no measurement, is damaged, or is not there.
+        Raises
+        ------
+        LedgerError
+            The file is missing, damaged, or not a measurement.
         """
         return cls(**saved_measurement(path))
 
     def headline(self) -> dict[str, str]:
-        """Return of which records it is, how exact, and at what cost."""
+        """Return the records measured, the accuracy and the cost, as texts by name."""
         plan = self.plan.headline()
         if self.rehearsal:
             return {"REHEARSAL": "not for publication"} | plan
@@ -196,7 +216,7 @@ class Measurement(Value):
         return groups[whole("number of the group", group, 0, len(groups) - 1, error=PlanError)]
 
     @cached_property
-    def _said(self) -> SpaceAnswers | TableAnswers:
+    def _space_answers(self) -> SpaceAnswers | TableAnswers:
         return self.plan.answers_from(self.estimates)
 
 
@@ -205,9 +225,10 @@ def _same(one: Mapping[Space, npt.NDArray[Any]], other: Mapping[Space, npt.NDArr
 
 
 def estimate(block: Block, answers_on_grid: npt.NDArray[np.int64]) -> Array:
-    """Return the coordinates that noisy strategy answers stand for, in counts, shaped as `Block.coordinates`.
+    """Return the coordinates estimated from noisy strategy answers, in counts.
 
-    They are class coordinates of a residual space, or cells of the table that an explicit strategy measures.
+    They are class coordinates of a residual space, or cells of the table of an explicit strategy,
+    with the shape `Block.coordinates`.
     """
     answers = answers_on_grid.reshape([len(s.rows) for _, s in block.factors]) * block.grid
     with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
@@ -233,57 +254,58 @@ def apply_group(group: Group, table: Array, start: int, stop: int) -> Array:
     order = [a for part in group.parts for a in part.axes]
     remaining = table.transpose(order).reshape([math.prod(part.sizes) for part in group.parts])
     head = group.parts[0]
-    led = head.family.dot(head.sizes, remaining)
+    leading = head.family.dot(head.sizes, remaining)
     width = math.prod(part.count for part in group.parts[1:])
     step = max(1, SLAB // width)
-    out = np.empty(stop - start)
+    answers = np.empty(stop - start)
     for row in range(start // width, -(-stop // width) if stop > start else 0, step):
-        slab = led[row : min(row + step, -(-stop // width))]
+        slab = leading[row : min(row + step, -(-stop // width))]
         for axis, part in enumerate(group.parts[1:], start=1):
             slab = np.moveaxis(part.family.dot(part.sizes, np.moveaxis(slab, axis, 0)), 0, axis)
         offset = row * width
         low, high = max(start, offset), min(stop, offset + slab.size)
-        out[low - start : high - start] = slab.reshape(-1)[low - offset : high - offset]
-    return out
+        answers[low - start : high - start] = slab.reshape(-1)[low - offset : high - offset]
+    return answers
 
 
 def query_texts(plan: Plan, group: int, start: int, stop: int) -> pa.Array:
-    """Return the texts of queries ``start:stop`` of a group, as `Workload.describe` words them."""
+    """Return the texts of queries ``start:stop`` of a group, as in `Workload.describe`."""
     import pyarrow.compute as pc
 
-    asked = plan.workload.groups[group]
-    if not asked.parts or stop <= start:
+    query_group = plan.workload.groups[group]
+    if not query_group.parts or stop <= start:
         return pa.array(["all records"] * (stop - start), pa.string())
     columns: list[pa.Array] = []
-    index, speechless = np.arange(start, stop), False
-    for part in reversed(asked.parts):
+    index, has_empty_text = np.arange(start, stop), False
+    for part in reversed(query_group.parts):
         index, row = np.divmod(index, part.count)
-        attributes = tuple(plan.schema[asked.attributes[a]] for a in part.axes)
+        attributes = tuple(plan.schema[query_group.attributes[a]] for a in part.axes)
         texts, some_empty = _part_texts(part.family, attributes, part.count)
         columns.insert(0, texts.take(pa.array(row)))
-        speechless |= some_empty
-    if not speechless:  # one pass, which for most workloads is a third of the time of writing their answers
+        has_empty_text |= some_empty
+    # for most workloads one pass takes a third of the time of writing the answers
+    if not has_empty_text:
         return pc.binary_join_element_wise(*columns, " and ")
     joined = columns.pop()
     while columns:
         column = columns.pop()
-        both = pc.binary_join_element_wise(column, joined, " and ")
-        joined = pc.if_else(pc.equal(column, ""), joined, pc.if_else(pc.equal(joined, ""), column, both))
+        combined = pc.binary_join_element_wise(column, joined, " and ")
+        joined = pc.if_else(pc.equal(column, ""), joined, pc.if_else(pc.equal(joined, ""), column, combined))
     return pc.if_else(pc.equal(joined, ""), "all records", joined)
 
 
 @lru_cache(maxsize=64)
 def _part_texts(family: Any, attributes: tuple[Any, ...], count: int) -> tuple[pa.Array, bool]:
-    """What each query of a part asks, in words, and whether one of them asks for everything, without a word."""
+    """Return the text of each query of a part, and whether one is empty: that of all records."""
     texts = [family.text(attributes, i) for i in range(count)]
     return pa.array(texts, pa.string()), "" in texts
 
 
 def quantile(confidence: float, law: str = "gaussian") -> float:
-    """Return how many standard errors a two-sided interval reaches to each side.
+    """Return the half width of a two-sided confidence interval, in standard errors.
 
-    For Laplace noise, the larger of the normal and the Laplace quantile: a single answer needs the second, a sum of
-    many answers the first.
+    For Laplace noise it is the larger of the normal and the Laplace quantile: a single answer needs
+    the Laplace quantile, a sum of many answers the normal one.
 
     >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
     (1.96, 2.1183)

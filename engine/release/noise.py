@@ -1,7 +1,8 @@
 """Exact discrete Gaussian and discrete Laplace noise; the only module that draws randomness.
 
-Rejection from a histogram, one 64-bit random word per proposal.  Write f(m) = exp(-gamma(m)), m = |k|, with gamma(m)
-rational: m^2 / (2 variance) or m / scale.  From low to high, the bits of a word are
+Rejection from a histogram, one 64-bit random word per proposal.  Write f(m) = exp(-gamma(m)), m =
+|k|, with gamma(m) rational: m^2 / (2 variance) or m / scale.  From low to high, the bits of a word
+are
 
     14 bits   a table entry, which names a bin: the w = 2^b integers from j w on (bin j owns c_j of the entries)
      1 bit    the sign; minus zero is refused, or zero would come twice
@@ -9,19 +10,27 @@ rational: m^2 / (2 variance) or m / scale.  From low to high, the bits of a word
      r bits   the head of a uniform u in [0, 1): the proposal is kept when u < height f(m) / c_j
 
 Why the output law is exact
-    * c_j >= height f(j w) = the bin's maximum, so the right side is a probability, and P(propose m and keep it) =
-      2^-14 (height / w) f(m) whatever the bin.  No property of c_j but the inequality matters, so floats may choose it.
-    * The last entry stands for everything past the bins: half of it for the first 16 w integers, a quarter for the
-      next 16 w, and so on for ever.  Out there f falls by more than half over 16 w, so this too is an envelope, and
-      the law is cut nowhere.
-    * "u < p" is decided in float64 only when the 2^-r wide interval that holds u is farther than 2^-30 from the float
-      p, whose error is below 2^-45.  Otherwise, and always past the bins, integers decide: exp(-gamma) is enclosed
-      ever more tightly, and u gets further bits after the r it has, until the two intervals part.
-    * Products that could pass int64 are formed in float64 (covered by the margin) or in Python integers.  A value
-      past int64 (more than 2^22 scales away at the largest scale) raises OverflowError; it never wraps.
+    * c_j >= height f(j w) = the bin's maximum, so the right side is a probability, and P(propose m
+    and keep it) =
+      2^-14 (height / w) f(m) whatever the bin.  No property of c_j but the inequality matters, so
+      floats may choose it.
+    * The last entry stands for everything past the bins: half of it for the first 16 w integers, a
+    quarter for the
+      next 16 w, and so on for ever.  Out there f falls by more than half over 16 w, so this too is
+      an envelope, and the law is cut nowhere.
+    * "u < p" is decided in float64 only when the 2^-r wide interval that holds u is farther than
+    2^-30 from the float
+      p, whose error is below 2^-45.  Otherwise, and always past the bins, integers decide:
+      exp(-gamma) is enclosed ever more tightly, and u gets further bits after the r it has, until
+      the two intervals part.
+    * Products that could pass int64 are formed in float64 (covered by the margin) or in Python
+    integers.  A value
+      past int64 (more than 2^22 scales away at the largest scale) raises OverflowError; it never
+      wraps.
 
-Entropy is the operating system's, fetched anew for every call: there is no seed, and no state that a fork could copy.
-A release alone gives its own: a keyed stream, from 256 bits of the operating system that serve one spend.
+Entropy is the operating system's, fetched anew for every call: there is no seed, and no state that
+a fork could copy. A release alone gives its own: a keyed stream, from 256 bits of the operating
+system that serve one spend.
 """
 
 from __future__ import annotations
@@ -52,7 +61,8 @@ Entropy = Callable[[int], bytes]  # number of bytes -> that many independent uni
 
 
 def discrete_gaussian(*, variance: Fraction | int, size: int, entropy: Entropy | None = None) -> NDArray[np.int64]:
-    """Draw from the discrete Gaussian N_Z(0, variance): P(k) proportional to exp(-k^2 / (2 variance)).
+    """Draw from the discrete Gaussian N_Z(0, variance): P(k) proportional to exp(-k^2 / (2
+    variance)).
 
     Parameters
     ----------
@@ -71,8 +81,8 @@ def discrete_gaussian(*, variance: Fraction | int, size: int, entropy: Entropy |
 
     Source
     ------
-    Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Definition 1.  Lazily revealed
-    uniforms against exp(-gamma) replace their Algorithm 3.
+    Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), Definition
+    1.  Lazily revealed uniforms against exp(-gamma) replace their Algorithm 3.
 
     >>> draws = discrete_gaussian(variance=Fraction(5, 2), size=1000)
     >>> draws.shape, draws.dtype, bool(abs(draws).max() < 40)
@@ -103,7 +113,8 @@ def discrete_laplace(*, scale: Fraction | int, size: int, entropy: Entropy | Non
 
     Source
     ------
-    Ghosh, Roughgarden and Sundararajan (2009), the two-sided geometric mechanism with alpha = exp(-1 / scale).
+    Ghosh, Roughgarden and Sundararajan (2009), the two-sided geometric mechanism with alpha =
+    exp(-1 / scale).
 
     >>> draws = discrete_laplace(scale=3, size=1000)
     >>> draws.shape, draws.dtype, bool(abs(draws).max() < 200)
@@ -238,8 +249,9 @@ def _exp_enclosure(gamma: Fraction, *, bits: int) -> tuple[int, int]:
     """Integers around 2^bits exp(-gamma), at most 3 apart."""
     if gamma >= bits:
         return 0, 1
-    # 10^-digits is below 2^-(bits + 29), gamma below bits: even an exp() wrong by 1,000 units in the last place, where
-    # the library promises correct rounding, would stay within the one unit allowed here.
+    # 10^-digits is below 2^-(bits + 29), gamma below bits: even an exp() wrong by 1,000 units in
+    # the last place, where the library promises correct rounding, would stay within the one unit
+    # allowed here.
     digits = bits // 3 + 10
     context = Context(prec=digits, rounding=ROUND_HALF_EVEN)
     exponent = context.divide(Decimal(-gamma.numerator), Decimal(gamma.denominator))

@@ -1,7 +1,8 @@
 """Draft of a schema from records that are declared public.
 
-Each column becomes an attribute whose cells take all of its values but the missing ones, or it is left to the person
-with the reason.  Two passes: the first summarizes the distinct values, the second encodes all rows with the draft.
+Each column becomes an attribute whose cells take all of its values but the missing ones, or it is
+left to the person with the reason.  Two passes: the first summarizes the distinct values, the
+second encodes all rows with the draft.
 """
 
 from __future__ import annotations
@@ -64,13 +65,15 @@ MAYBE_MISSING = (
 
 
 def draft_of_public(data: Any) -> DraftSchema:
-    """Return the schema that public records make, such as a published sample; a person confirms every attribute.
+    """Return the schema that public records make, such as a published sample; a person confirms
+    every attribute.
 
-    Up to 200 texts, or up to 12 whole numbers, have a cell each; other numbers have bins.  Dates, in texts ISO dates,
-    have a cell per day, month or year, from the first to the last.  Texts such as NA among numbers or dates mean
-    missing: `DraftSchema.notes` names them, and the range of dates.  A column whose values do
-    not make an attribute that takes all of them is left to the person: `DraftSchema.reasons` says why.  Use it for
-    public records alone: in others, a value that occurs once would identify somebody.
+    Up to 200 texts, or up to 12 whole numbers, have a cell each; other numbers have bins.  Dates,
+    in texts ISO dates, have a cell per day, month or year, from the first to the last.  Texts such
+    as NA among numbers or dates mean missing: `DraftSchema.notes` names them, and the range of
+    dates.  A column whose values do not make an attribute that takes all of them is left to the
+    person: `DraftSchema.reasons` says why.  Use it for public records alone: in others, a value
+    that occurs once would identify somebody.
 
     Raises: DataError when the data cannot be read; SchemaError when no column makes an attribute.
 

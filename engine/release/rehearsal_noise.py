@@ -1,4 +1,4 @@
-"""Reproducible random bits for rehearsals, from a seed; no release uses them."""
+"""Reproducible random bits for the noise of rehearsals; releases never use them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ MAX_SEED = 2**63 - 1
 
 
 def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
-    """Return the source of bits of a rehearsal; None, for those of the operating system, without a seed.
+    """Return the source of random bits of a rehearsal; None (the operating system) without a seed.
 
-    SHAKE-256 of the seed, of what is measured, and of the number of the request: the same in every process, and
-    independent for every plan and step.
+    The bits are SHAKE-256 of the seed, of ``purpose`` and of the number of the request: the same in
+    every process, and independent for every plan and step.
 
     Raises
     ------
-    PlanError : the seed is no whole number from 0 to 2^63 - 1.
+    PlanError
+        The seed is not an integer from 0 to 2^63 - 1.
 
     >>> one, again, other = rehearsal_bits(1, "a"), rehearsal_bits(1, "a"), rehearsal_bits(1, "b")
     >>> first = one(8)
@@ -42,9 +43,9 @@ def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
 
 
 def refuse_seed(seed: Any) -> None:
-    """Raise PlanError for a release that is given a seed."""
+    """Raise PlanError if a release has a seed."""
     if seed is not None:
         raise PlanError(
-            "A release was given a seed. Noise from a known seed protects nobody. Leave the seed out; it is for "
-            "rehearsals."
+            "A release has no seed, because noise from a known seed does not protect anybody. Leave the seed out; it "
+            "is for rehearsals."
         )

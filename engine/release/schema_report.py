@@ -1,4 +1,4 @@
-"""Curator's report: how records fit the schema."""
+"""Curator's report: how the columns of records fit the schema."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ from engine.records import MISSING, OUTSIDE, REASONS, Encoder, column_names, rea
 from engine.records.database import fit_there, is_table
 from engine.workload import Attribute, Schema
 
-FEW = 5  # values that do not fit and are shown, the most frequent ones
-HELD = 10_000  # distinct ones of a column that are held while it is read
-LETTERS = 40  # of a value that are shown
+# Number of the most frequent unknown values that are shown.
+FEW = 5
+# Limit of distinct unknown values per column in memory.
+HELD = 10_000
+# Limit of characters of a shown value.
+LETTERS = 40
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ColumnFit:
-    """How one column fits its attribute: private numbers of rows, each row judged by this column alone.
+    """Numbers of rows by how one column fits its attribute; private, each row by this column alone.
 
-    Fields: `column`; `there`, whether the records have it; `known`, rows with a value that the domain names; `missing`,
-    rows without a value; `unknown`, all others; `refused`, those of the missing and unknown ones that would be left
-    out, because the attribute collects them nowhere; `values`, the most frequent unknown values and their rows.
+    Attributes
+    ----------
+    column : name of the column.
+    there : whether the records have the column.
+    known : rows with a value in the domain.
+    missing : rows without a value.
+    unknown : all other rows.
+    refused : missing and unknown rows that would be left out, because the attribute has no cell
+        that collects them.
+    values : the most frequent unknown values, with their numbers of rows.
     """
 
     column: str
@@ -42,25 +52,29 @@ class ColumnFit:
 
 
 def records_fit(schema: Schema, data: Any, *, progress: Progress | None = None) -> tuple[ColumnFit, ...]:
-    """Return how each attribute's column fits; tables of Ibis are asked where they are, other records are read once.
+    """Return how the column of each attribute fits; spends nothing and is not a release.
 
-    Spends nothing and is no release: the numbers are exact and the values are those of records.  For the curator alone.
+    Ibis tables are counted in their database, other records are read once.  The numbers are exact
+    and the values are those of records, so the report is for the curator only.
 
-    Raises: DataError when the records cannot be read.
+    Raises
+    ------
+    DataError
+        The records cannot be read.
     """
     tell = told(progress, "The look at columns and values was cancelled; it spent nothing.")
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
-    strict = [Encoder(attribute=_strict(schema[name])) for name in names]
-    found = fit_there(data, strict, FEW, tell) if is_table(data) else None
-    if found is None:
-        found = _fit_here(data, names, strict, tell)
-    fits = {name: _fit(schema[name], *own) for name, own in zip(names, found, strict=True)}
+    strict_encoders = [Encoder(attribute=_strict(schema[name])) for name in names]
+    column_counts = fit_there(data, strict_encoders, FEW, tell) if is_table(data) else None
+    if column_counts is None:
+        column_counts = _fit_here(data, names, strict_encoders, tell)
+    fits = {name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)}
     return tuple(fits.get(name) or ColumnFit(column=name, there=False) for name in schema)
 
 
 def _strict(attribute: Attribute) -> Attribute:
-    """The attribute that collects nothing, so that codes tell what is collected."""
+    """Return the attribute without collecting cells, so that codes show what would be collected."""
     return replace(
         attribute,
         other=None,
@@ -71,7 +85,7 @@ def _strict(attribute: Attribute) -> Attribute:
 
 
 def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int]) -> ColumnFit:
-    """The fit of a column from its rows by strict code, all cells as one, and its unknown values."""
+    """Return the fit of a column from its rows by strict code (cells as one) and unknown values."""
     missing, unknown = rows.get(MISSING, 0), sum(number for code, number in rows.items() if code < MISSING)
     collected = missing if attribute.missing is not None else 0
     if attribute.other is not None or attribute.clip:
@@ -91,34 +105,35 @@ def _fit_here(data: Any, names: list[str], encoders: list[Encoder], tell: Any) -
     values: list[Counter[Any]] = [Counter() for _ in names]
     read = 0
     for batch in read_batches(data, names):
-        for i, (encoder, column, own) in enumerate(zip(encoders, batch.columns, rows, strict=True)):
-            odd = values[i]
+        for i, (encoder, column, row_counts) in enumerate(zip(encoders, batch.columns, rows, strict=True)):
+            unknown_values = values[i]
             codes = encoder.column(column, batch.clocks.get(encoder.attribute.name))
             numbers = np.bincount(-np.minimum(codes, 0).astype(np.int64), minlength=1 + len(REASONS))
-            own.update({-code: int(number) for code, number in enumerate(numbers) if number})
-            odd.update(_unknown(column, codes < MISSING))
-            if len(odd) > HELD:
-                values[i] = Counter(dict(odd.most_common(HELD // 2)))
+            row_counts.update({-code: int(number) for code, number in enumerate(numbers) if number})
+            unknown_values.update(_unknown(column, codes < MISSING))
+            if len(unknown_values) > HELD:
+                values[i] = Counter(dict(unknown_values.most_common(HELD // 2)))
         read += batch.rows
         tell(read / (read + 1e6) if batch.fraction is None else batch.fraction, "looking at columns and values")
     return list(zip(rows, values, strict=True))
 
 
-def _unknown(column: Any, among: np.ndarray) -> dict[Any, int]:
-    """Some values of a column, as texts, and how often each is there."""
-    if not among.any():
+def _unknown(column: Any, selection: np.ndarray) -> dict[Any, int]:
+    """Return the selected values of a column as texts, with their numbers of rows."""
+    if not selection.any():
         return {}
     if isinstance(column, list):
-        return Counter(_text(column[i]) for i in np.flatnonzero(among))
-    found = column.filter(pa.array(among))
+        return Counter(_text(column[i]) for i in np.flatnonzero(selection))
+    selected = column.filter(pa.array(selection))
     try:
-        pairs = found.value_counts().to_pylist()
-    except pa.ArrowNotImplementedError:  # lists and the like
-        return Counter(map(_text, found.to_pylist()))
+        pairs = selected.value_counts().to_pylist()
+    # nested types have no value counts
+    except pa.ArrowNotImplementedError:
+        return Counter(map(_text, selected.to_pylist()))
     return {_text(pair["values"]): pair["counts"] for pair in pairs}
 
 
 def _text(value: Any) -> str:
-    """A value as it is shown."""
+    """Return a value as it is shown, cut to `LETTERS` characters."""
     text = str(value)
     return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
