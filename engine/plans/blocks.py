@@ -151,7 +151,7 @@ class Block:
         return np.asarray((self._released(np.sqrt(self.column_squares()), max_records) / self.noise) ** 2)
 
     def _released(self, norm: Any, max_records: int) -> Any:
-        """Add the effect of rounding and of floating-point errors to one or more column norms of B."""
+        """Add the effects of grid rounding and floating-point errors to column norms of B."""
         rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
         # the 1 at the end covers the multiplication by a weight
         terms = sum(s.cells + 1 for _, s in self.factors) + 1
@@ -234,10 +234,10 @@ def component_key(number: int) -> Space:
 
 
 def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
-    """Apply ``matrix(strategy)``, shape (out, in), of every factor of a block along the axes of a tensor.
+    """Apply ``matrix(strategy)``, shape (out, in), of every factor along the axes of a tensor.
 
-    The input tensor, on the class coordinates, has one axis per attribute of the block; the result has
-    one axis per factor, in the order of the factors.
+    The input tensor, on the class coordinates, has one axis per attribute of the block; the result
+    has one axis per factor, in the order of the factors.
     """
     return contract(grouped(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
@@ -287,14 +287,14 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     classes = _classes_of(blocks)
     laplace = any(block.law == "laplace" for block, _ in classes)
     costs = [(block.pcost(max_records), times) for block, times in classes]
-    # with independent noise the parameters of zCDP add up (Bun and Steinke 2016), and so do epsilons
+    # with independent noise rho of zCDP (Bun and Steinke 2016) and epsilon add up
     single = (itertools.repeat(math.sqrt(cost) if laplace else cost, times) for cost, times in costs)
     total = math.fsum(itertools.chain.from_iterable(single)) * GUARD
     return total**2 if laplace else total
 
 
 def on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
-    """Return whether releases of these blocks, of total privacy cost ``pcost``, are on the GDP curve.
+    """Return whether releases of blocks with total cost ``pcost`` are on the Gaussian curve.
 
     The grid must be fine enough for the theorem of `engine.privacy.gaussian`; with Laplace noise
     there is no condition.
@@ -345,8 +345,8 @@ def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
 def joint_share(strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]], noises: Mapping[Space, float]) -> float:
     """Return the joint privacy cost of strategies as a share of the sum of their costs.
 
-    ``noises`` are standard deviations of Gaussian noise.  It is 1 for more than `MAX_JOINT` strategies,
-    where the joint cost is not computed.
+    ``noises`` are standard deviations of Gaussian noise.  The share is 1 for more than `MAX_JOINT`
+    strategies, where the joint cost is not computed.
     """
     if len(strategies) > MAX_JOINT:
         return 1.0
@@ -360,10 +360,10 @@ def joint_share(strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]], n
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
-    """Return the privacy cost of releasing the blocks of several parts on the same records, rounded up.
+    """Return the privacy cost of several sets of blocks on the same records, rounded up.
 
-    A record is in the same cell in every part.  The cost of a space is therefore the maximum over its
-    cells of the summed costs, not the sum of the maxima.
+    A record is in the same cell in every part.  The cost of a space is therefore the maximum over
+    its cells of the summed costs, not the sum of the maxima.
     """
     costs = []
     for space in {space: None for part in parts for space in part}:
@@ -417,7 +417,7 @@ def calibrate(
     attributes: Mapping[Space, Space] | None = None,
     pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
 ) -> AlikeBlocks:
-    """Return blocks with the noises scaled up by a common factor until the cost is within the budget.
+    """Return blocks with noises scaled by a common factor to stay within the budget.
 
     Parameters
     ----------
@@ -446,7 +446,8 @@ def calibrate(
         noise_grid(noise, max_records * math.prod(f.column_norm for _, f in factors)) for factors, noise in classes
     ]
     steps = [grid / noise for (_, noise), grid in zip(classes, grids, strict=True)]
-    stretch, step = 1.0, max([2.0**-GRID_BITS, *steps])  # step: one grid step, relative to the noise
+    # ``step`` is the largest grid spacing relative to the noise
+    stretch, step = 1.0, max([2.0**-GRID_BITS, *steps])
     # the cost depends on the noise through the grid, too: raise the noise until the budget suffices
     for _ in range(20):
         # round the noise up: less noise would cost more than the budget
@@ -473,8 +474,8 @@ def table_of_blocks(blocks: Collection[Block], max_records: int) -> pd.DataFrame
     """Return one row per block: attributes, measurements, noise and share of the budget.
 
     A share is the cost of a block over the sum of the costs of all blocks, in epsilon for Laplace
-    noise and in pcost for Gaussian noise.  The shares sum to 1 for any number of rows per person and
-    any neighbours, and also where the joint privacy cost of the plan is less than that sum.
+    noise and in pcost for Gaussian noise.  The shares sum to 1 for any number of rows per person
+    and any neighbours, and also where the joint privacy cost of the plan is less than that sum.
     """
     import pandas as pd
 

@@ -107,7 +107,7 @@ def _largest(classes: Sequence[Asked], counts: Array, start: Array, gap: float) 
         maxima = [group_class.queries.largest(s[list(group_class.spaces)]) for group_class in classes]
         worst = np.array([v / group_class.target for (v, _), group_class in zip(maxima, classes, strict=True)])
         slopes = np.maximum(np.array(rows).T @ lam, 0.0)
-        # any nonnegative weights give a valid bound, so the multipliers of a partial problem do, too
+        # the multipliers give a valid bound, as any nonnegative weights do
         bound = float(np.sum(np.sqrt(counts * slopes))) ** 2 / float(lam.sum())
         # the multiplier of a row is the weight of its query
         mass = np.asarray(np.bincount(owner, lam, minlength=len(classes)), dtype=float)
@@ -153,7 +153,7 @@ def _interior(rows: Array, counts: Array, start: Array, gap: float) -> tuple[Arr
         target = 0.15 * centered
         hessian = np.diag(2.0 * cost / z**3) + (scaled.T * (lam / slack)) @ scaled
         right = -residual - scaled.T @ ((target - slack * lam) / slack)
-        # LAPACK directly: for so few unknowns the checks of scipy's cho_factor cost more than solving
+        # LAPACK directly: the checks of scipy's cho_factor cost more than solving so few unknowns
         factor, failed = lapack.dpotrf(hessian, clean=False)
         if failed:
             break

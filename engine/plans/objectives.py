@@ -70,7 +70,7 @@ class Objective:
         return 1.0 if self.targets is None else self.targets[group]
 
     def mean(self, total: float, queries: int) -> float:
-        """Return a norm of the variances as a standard error in counts (or a share of the target)."""
+        """Return a norm of the variances as a standard error, in counts or relative to targets."""
         # power mean over the queries, then the root of a variance
         return math.sqrt(total) / (1.0 if math.isinf(self.power) else queries ** (0.5 / self.power))
 
@@ -158,7 +158,7 @@ def symmetry(
     split : its centers have shape (n_i,).
     ordered : whether the order of a space's attributes in the schema distinguishes spaces.
     """
-    # complements are part of the initial colour: pairs with the same queries may have different ones
+    # complements are part of the initial colour, as they may differ for pairs with equal queries
     complement_keys = {space: c.key for space, c in split.complements.items()}
     touching: dict[Space, list[tuple[int, int]]] = {space: [] for space in spaces}
     inside: dict[int, list[tuple[int, Space]]] = {}
@@ -222,7 +222,7 @@ def symmetry(
 
 
 def _roles(group: Group) -> list[Hashable]:
-    """Return the role of every attribute of a group; attributes with equal roles are exchangeable."""
+    """Return the role of every attribute of a group; equal roles are exchangeable."""
     out: list[Hashable] = list(range(len(group.attributes)))
     # with weights of single queries, exchanging attributes would change the weighted queries
     if group.query_weights is None:
@@ -272,8 +272,8 @@ def footprints(
         group = workload.groups[example]
         query_weights = deciding_weights(group, goal)
         variances = builder.group(group)
-        # the total needs no list of queries; only if it is infinite, check whether an unmeasured query
-        # has positive weight
+        # the total needs no list of queries; only if it is infinite, check whether an unmeasured
+        # query has positive weight
         if variances.unmeasured and not np.isfinite(variances.total()):
             weighted = np.ones(group.count) > 0 if query_weights is None else query_weights > 0
             if not np.isfinite(variances.values(0, group.count)[weighted]).all():
@@ -324,7 +324,8 @@ def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], 
     targets: list[float] = []
     classes: dict[tuple[GroupVariance, bytes | None, float, float], int] = {}
     for i, group in enumerate(workload.groups):
-        if group.is_weighted and (group_variance := variance(i)).summands:  # others are answered from public tables
+        # groups without summands are answered from public tables
+        if group.is_weighted and (group_variance := variance(i)).summands:
             key = (group_variance, digest(group.query_weights), group.weight, goal.target(i))
             if key not in classes:
                 classes[key] = len(queries)

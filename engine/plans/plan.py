@@ -135,24 +135,24 @@ class Plan(Value):
 
     @cached_property
     def on_curve(self) -> bool:
-        """Whether the grid is fine enough for the curve of Gaussian DP; if not, zCDP gives epsilon."""
+        """Whether the grid is fine enough for the Gaussian curve; if not, zCDP gives epsilon."""
         return on_curve([self.blocks], self.pcost)
 
     def epsilon(self, delta: float) -> float:
-        """Return the smallest proven epsilon of a release within the budget, rounded up; see `Budget.epsilon`."""
+        """Return the smallest proven epsilon of a release, rounded up; see `Budget.epsilon`."""
         return self.budget.epsilon(delta) if self.on_curve else self.budget.epsilon_zcdp(delta)
 
     @property
     def meaning(self) -> str:
-        """The privacy guarantee in one line; with exact totals it is not plain differential privacy."""
+        """The privacy guarantee in one line; with exact totals it is not standard DP."""
         return self.schema.meaning(self.budget, curve=self.on_curve)
 
     @cached_property
     def replace_one_pcost(self) -> ReplaceOne:
         """Privacy cost for one person whose rows are replaced: an upper bound and an example.
 
-        Guarantee: the bound holds for all pairs of cells and for rows outside the domain.  The example
-        is the most costly pair of cells in a local search.
+        Guarantee: the bound holds for all pairs of cells and for rows outside the domain.  The
+        example is the most costly pair of cells in a local search.
         """
         return replaced(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
@@ -227,7 +227,7 @@ class Plan(Value):
 
     @cached_property
     def weighted_rmse(self) -> float:
-        """Root of (sum of weight times variance) / (number of queries), the objective, in counts."""
+        """Root of (sum of weight times variance) / (number of queries), in counts."""
         total = 0.0
         for i, group in enumerate(self.workload.groups):
             if group.query_weights is not None and group.weight > 0:
@@ -260,7 +260,7 @@ class Plan(Value):
 
     @cached_property
     def certificate(self) -> Certificate:
-        """Lower bounds for the class of this mechanism and for all mechanisms, and the gaps to them."""
+        """Lower bounds for the mechanism's class and for all mechanisms, with the gaps."""
         bound = self._goal.mean(self.bound / self.budget.row_pcost, self.workload.queries)
 
         def search() -> float:
@@ -280,7 +280,7 @@ class Plan(Value):
 
     @cached_property
     def hash(self) -> str:
-        """Identity of the request (workload, budget, mechanism, options): the same request has the same hash."""
+        """Hash of the request: workload, budget, mechanism and options."""
         return hashlib.sha256(canonical(self._request()).encode()).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
@@ -288,7 +288,7 @@ class Plan(Value):
         return table_of_groups(self.workload.groups, self.rmses, self.largest)
 
     def by_space(self) -> pd.DataFrame:
-        """Return one row per block: attributes, measurements, noise (std in counts) and share of the budget.
+        """Return one row per block: attributes, measurements, noise in counts and budget share.
 
         The shares sum to 1; see `table_of_blocks`.
         """
@@ -326,7 +326,7 @@ class Plan(Value):
         return float(self.covariance([(attributes, query_tensor)])[0, 0])
 
     def covariance(self, queries: Sequence[NamedQuery]) -> Array:
-        """Return the covariance of the answers to k queries, shape (k, k), in counts^2; see `variance_of`."""
+        """Return the covariance of k answers, shape (k, k), in counts^2; see `variance_of`."""
         pieces = [self._reconstruction(*self.checked(query)) for query in queries]
         out = np.zeros((len(pieces), len(pieces)))
         for i, a in enumerate(pieces):
@@ -376,7 +376,7 @@ class Plan(Value):
         return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
 
     def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
-        """Return class rows of a union, shape (k, class coordinates), from rows on some of its spaces.
+        """Return class rows of a union, shape (k, class coordinates), from some of its spaces.
 
         Coordinates of spaces without rows are 0.
         """

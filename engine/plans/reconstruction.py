@@ -121,7 +121,7 @@ class SpaceAnswers:
         )
 
     def _measures(self, space: Space) -> bool:
-        """Return whether the measured blocks determine all class coordinates of a residual space."""
+        """Return whether the blocks determine all class coordinates of a residual space."""
         if math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0 or self.plan.schema.is_exact(space):
             return True
         if space not in self.plan.home:
@@ -188,7 +188,7 @@ class TableAnswers:
         return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
 
     def _table(self, number: int, attributes: Sequence[str]) -> Array:
-        """Return the table on some attributes, in this order, from the estimate of one component."""
+        """Return the table on attributes, in this order, from the estimate of a component."""
         block = self.plan.components[number]
         positions = [block.attributes.index(name) for name in attributes]
         estimate = self.estimates[component_key(number)]

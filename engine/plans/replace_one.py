@@ -59,8 +59,8 @@ class ReplaceOne(NamedTuple):
 def row_pcosts(budget: Budget, joint: bool = False) -> Callable[[Mapping[Space, Block], int], float]:
     """Return the cost of one row, as a function of blocks and records, for a budget's neighbours.
 
-    ``joint`` selects the maximum over cells of the summed costs of the blocks, instead of the sum of
-    their costs.
+    ``joint`` selects the maximum over cells of the summed costs of the blocks, instead of the sum
+    of their costs.
     """
     added = cells_pcost if joint else total_pcost
     return partial(replaced_pcost, added=added) if budget.neighbours == REPLACE_ONE else added
@@ -102,8 +102,8 @@ def replaced_pcost(
     product_blocks = [b for b in block_list if b.weights is None and all(len(axes) == 1 for axes, _ in b.factors)]
     ideal = Distances(product_blocks).bound() if product_blocks else 0.0
     ideal += math.fsum(_block_bound(b) for b in block_list if not any(b is p for p in product_blocks))
-    # Minkowski's inequality for |d + e|, with d the distances of the columns in all blocks and e the
-    # effect of rounding on each
+    # Minkowski's inequality for |d + e|, with d the distances of the columns in all blocks and e
+    # the effect of rounding on each
     extra = [(b.sensitivity(max_records) - b.column_norm) / b.noise for b in block_list]
     pairs = (math.sqrt(ideal) + math.sqrt(math.fsum(e * e for e in extra))) ** 2 * GUARD
     return max(added_pcost, min(pairs, 4.0 * added_pcost))
@@ -129,9 +129,9 @@ class Distances:
 
     The blocks have one factor per attribute.  For every attribute, the pairs (x_i, y_i) are divided
     into bins: equal cells, and different cells by their K_i(x_i, y_i).  Within a bin every K_i lies
-    in an interval, and so does the product of a block, which bounds the sum over blocks.  A best-first
-    search over the bins stops at a choice for all attributes, or after a number of steps with the
-    largest bound of the open nodes.
+    in an interval, and so does the product of a block, which bounds the sum over blocks.  A
+    best-first search over the bins stops at a choice for all attributes, or after a number of steps
+    with the largest bound of the open nodes.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -140,7 +140,8 @@ class Distances:
         self.names = list(dict.fromkeys(name for b in blocks for name in b.attributes))
         place = {name: i for i, name in enumerate(self.names)}
         width = max((len(b.factors) for b in blocks), default=0)
-        # blocks on few attributes are padded with factors of 1 on a dummy attribute, number len(names)
+        # blocks on few attributes are padded with factors of 1 on a dummy attribute, number
+        # len(names)
         self.attribute = np.full((len(blocks), width), len(self.names))
         self.low = np.ones((len(blocks), width, BINS + 2))
         self.high = np.ones((len(blocks), width, BINS + 2))
@@ -166,15 +167,16 @@ class Distances:
     def at(self, chosen: Index) -> float:
         """Return the bound for one bin per attribute.
 
-        ``chosen``, shape (attributes,), holds 0 for any pair, 1 for equal cells, and from 2 the bins of
-        different cells.
+        ``chosen``, shape (attributes,), holds 0 for any pair, 1 for equal cells, and from 2 the
+        bins of different cells.
         """
         bins = np.append(chosen, 1)[self.attribute]
         rows, columns = np.indices(bins.shape)
         low, high = self.low[rows, columns, bins], self.high[rows, columns, bins]
         least, most = self.scale.copy(), self.scale.copy()
         for j in range(bins.shape[1]):
-            # entries may be negative: the ends of a product of intervals are among the products of ends
+            # entries may be negative: the ends of a product of intervals are among the products of
+            # ends
             ends = np.stack([least * low[:, j], least * high[:, j], most * low[:, j], most * high[:, j]])
             least, most = ends.min(axis=0), ends.max(axis=0)
         # records that agree on all attributes of a block have the same column
@@ -199,7 +201,7 @@ class Distances:
 
 
 def _binned(gram: Array) -> Index:
-    """Return the bin of every pair of cells, shape (n, n): 1 on the diagonal, then by quantiles of entries."""
+    """Return the bin of every pair of cells, shape (n, n): 1 for equal cells, else by quantile."""
     n = len(gram)
     out = np.ones((n, n), dtype=np.int64)
     different = ~np.eye(n, dtype=bool)
@@ -255,7 +257,7 @@ def worst_pair(blocks: Mapping[Space, Block], sizes: Mapping[str, int]) -> Pair:
 
 
 def pair_pcost(blocks: Mapping[Space, Block], first: Mapping[str, int], second: Mapping[str, int]) -> float:
-    """Return the cost of replacing a record of one cell by one of another, without grid rounding."""
+    """Return the cost of replacing a record by one in another cell, without grid rounding."""
     # for Laplace noise epsilons add up and are squared at the end; costs in zCDP add up directly
     total = float(_added_costs(list(blocks.values()), first, second, "", np.zeros(1, np.int64))[0])
     return total**2 if any(b.law == "laplace" for b in blocks.values()) else total
@@ -300,7 +302,7 @@ def _distances(block: Block, record: Mapping[str, int], other: Mapping[str, int]
 
 
 def _columns(block: Block, record: Mapping[str, int], name: str, values: Index) -> Array:
-    """Return the columns of a block for every value of a record's attribute, shape (values, rows)."""
+    """Return a block's columns for every value of an attribute, shape (values, rows)."""
     out = np.ones((1, 1))
     for axes, strategy in block.factors:
         factor_columns = strategy.rows[:, _cells(block, axes, record, name, values, strategy.sizes)].T

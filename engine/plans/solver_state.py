@@ -177,7 +177,7 @@ class Certificate:
 
     @cached_property
     def global_gap(self) -> float:
-        """weighted_rmse / global_bound - 1: the largest possible improvement by a matrix mechanism."""
+        """weighted_rmse / global_bound - 1, an upper bound on the gap to the optimum."""
         return self.weighted_rmse / self.global_bound - 1.0 if self.global_bound > 0.0 else math.inf
 
 

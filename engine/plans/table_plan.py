@@ -145,8 +145,8 @@ def leaves_table(block: Block, attributes: Sequence[str]) -> bool:
 def _outside_span(group: Group, part_axes: Sequence[Axes], axes: Axes, strategy: Strategy) -> tuple[Parts, Array]:
     """Return marks of the query combinations outside a factor's span, and their parts.
 
-    A mark is 1 for a combination with an unmeasured component and else 0; the array has one axis per
-    part that shares an attribute with the factor.
+    A mark is 1 for a combination with an unmeasured component and else 0; the array has one axis
+    per part that shares an attribute with the factor.
     """
     parts = tuple(p for p, part in enumerate(part_axes) if set(part) & set(axes))
     counts = tuple(group.parts[p].count for p in parts)
@@ -225,8 +225,8 @@ def linked(
 def summed(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
     """Return a matrix on cells x cells summed over all axes but ``rows`` and ``columns``.
 
-    ``rows`` and ``columns`` are positions of axes on the left and on the right; the result has shape
-    (cells of rows, cells of columns).
+    ``rows`` and ``columns`` are positions of axes on the left and on the right; the result has
+    shape (cells of rows, cells of columns).
     """
     k = len(sizes)
     table = matrix.reshape(*sizes, *sizes)
@@ -570,8 +570,8 @@ class MarginalsPlan(Plan):
     def answering(self) -> Mapping[Space, Block]:
         out = {}
         for space in sorted(self._precisions, key=lambda s: (len(s), s)):
-            # inverse-variance weighting of independent unbiased estimates: the variance of the mean is
-            # the inverse of the summed precisions
+            # inverse-variance weighting of independent unbiased estimates: the variance of the mean
+            # is the inverse of the summed precisions
             noise = 1.0 / math.sqrt(math.fsum(p for _, p in self._precisions[space]))
             factors = tuple(((axis,), _all_coordinates(n)) for axis, n in enumerate(self.schema.sizes(space)))
             out[space] = Block(attributes=space, factors=factors, noise=noise, grid=noise)

@@ -243,7 +243,7 @@ def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
 
 
 def along(values: Array, k: int, dimensions: int) -> Array:
-    """Return the values along axis k of an array with ``dimensions`` axes, shape (1, ..., n, ..., 1)."""
+    """Return values along axis k of ``dimensions`` axes, shape (1, ..., n, ..., 1)."""
     shape = [1] * dimensions
     shape[k] = len(values)
     return values.reshape(shape)
@@ -492,12 +492,13 @@ class VarianceBuilder:
             self._groups[key] = GroupVariance(
                 counts=counts, summands=(*summands, *coupled_summands), unmeasured=tuple(unmeasured)
             )
-            if group.parts or not coupled:  # without parts, a coefficient is not just a squared noise
+            # without parts, a coefficient is not just a squared noise
+            if group.parts or not coupled:
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
     def not_whole(self, workload: Workload) -> Index:
-        """Return the sorted numbers of groups with a residual space that is not measured completely."""
+        """Return the sorted numbers of groups with an incompletely measured residual space."""
         measured = self.blocks.measured() if isinstance(self.blocks, AlikeBlocks) else self._home.items()
         strategies = [(space, block.factors) for space, block in measured]
         complete = {factors: all(s.complete for _, s in factors) for factors in {factors for _, factors in strategies}}
@@ -539,8 +540,8 @@ class VarianceBuilder:
             space_keys.append((axes, None if block is None else (position, digest(block.weights), block.factors)))
         complement_keys = tuple((p, c.key) for p, c in complements.items())
         form = tuple((p.axes, p.key) for p in group.parts), centers, tuple(space_keys), complement_keys
-        # tuned complements move components that are not products to smaller spaces, and unions couple
-        # several spaces
+        # tuned complements move components that are not products to smaller spaces, and unions
+        # couple several spaces
         affected = {(), *((ranks[a],) for pair in complements for a in pair)} if complements else set()
         coupled = [(axes, block) for axes, block in inside if axes in affected or (block is not None and block.union)]
         products = [(axes, block) for axes, block in inside if (axes, block) not in coupled]
@@ -632,7 +633,8 @@ class VarianceBuilder:
             and not complements
             and worth_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
         ):
-            # the reconstruction in the basis of all components, with zeros for those outside the block
+            # the reconstruction in the basis of all components, with zeros for those outside the
+            # block
             by_cell = np.zeros((reconstruction.shape[1], math.prod(sizes)))
             by_cell[:, columns] = reconstruction.T
             by_cell = grouped(by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
@@ -675,7 +677,7 @@ class VarianceBuilder:
         return [np.arange(ends[k], ends[k + 1]) for k in map(block.union.index, spaces)]
 
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
-        """Return 1 for queries of a part with a nonzero component on its positions ``inside``, else 0."""
+        """Return 1 for queries with a nonzero component on positions ``inside``, else 0."""
         part = group.parts[p]
         centers = self.split.given(group.named(part.axes))
         key = ("present", part.key, inside, tuple(digest(pi) for pi in centers))
@@ -692,7 +694,8 @@ class VarianceBuilder:
         centers = self.split.given(group.named(part.axes))
         key = ("outside", part.key, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
-            # (q . pi)^2 for all queries: the product method of a family is faster than a loop over rows
+            # (q . pi)^2 for all queries: the product method of a family is faster than a loop over
+            # rows
             weights: Array = np.ones(1)
             for n, pi in zip(part.sizes, centers, strict=True):
                 weights = np.kron(weights, center(n, pi)).astype(float)
@@ -700,7 +703,7 @@ class VarianceBuilder:
         return self._arrays[key]
 
     def _components(self, group: Group, axes: Axes, block: Block) -> list[list[tuple[Axes, Strategy]]]:
-        """Return the factors of a block, grouped where a part of the group touches several of them."""
+        """Return the factors of a block, grouped where a part touches several of them."""
         # axes of the group instead of axes of the block
         factors = [(tuple(axes[a] for a in factor_axes), s) for factor_axes, s in block.factors]
         links = [
@@ -747,8 +750,8 @@ class VarianceBuilder:
             one_attribute = len(touched) == 1 and len(touched[0][0].sizes) == 1
             if weights is None and matrix == "pinv" and one_attribute and touched[0][0].sizes == factors[0][1].sizes:
                 part, strategy = touched[0][0], factors[0][1]
-                # with one part and one factor on one attribute, the quadratic form on cells has a closed
-                # form for many families and needs no class rows
+                # with one part and one factor on one attribute, the quadratic form on cells has a
+                # closed form for many families and needs no class rows
                 self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
             else:
                 self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
@@ -763,7 +766,7 @@ class VarianceBuilder:
         matrix: str | int,
         weights: Array | None,
     ) -> Array:
-        """Return squared norms of (class rows) matrix / weights over all queries of the touched parts."""
+        """Return squared norms of (class rows) matrix / weights for queries of touched parts."""
         rows = []
         for (part, inside), part_names in zip(touched, names, strict=True):
             centers = self.split.given(part_names)
@@ -798,7 +801,7 @@ class VarianceBuilder:
         return max(residuals, default=0.0) <= LEAVING**2 * least
 
     def _reduced_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
-        """Return rows with the Gram matrix of a part's class rows, and their smallest nonzero square."""
+        """Return rows with the Gram of a part's class rows, and the smallest nonzero square."""
         centers = self.split.given(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
         if key not in self._reduced:
@@ -830,8 +833,8 @@ class VarianceBuilder:
         for factors in unproven:
             parts, norms = self._inside(group, axes, factors, "identity")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
-                # a query is unmeasured if its component outside the span of one factor is nonzero and it has a
-                # nonzero component on all other parts
+                # a query is unmeasured if its component outside the span of one factor is nonzero
+                # and it has a nonzero component on all other parts
                 _, residuals = self._inside(group, axes, factors, k)
                 marks = (residuals > LEAVING**2 * norms).astype(float)
                 for (p,), mark in present:
@@ -875,7 +878,7 @@ class Footprint:
 
     @cached_property
     def distinct(self) -> tuple[tuple[Array, Array], ...]:
-        """Distinct columns of every table, (spaces, columns), and their total weights, (columns,)."""
+        """Distinct columns, (spaces, columns), and their weights, (columns,), of every table."""
         out = []
         for table in self.tables:
             weights = np.ones(table.shape[1]) if self.own is None else self.own
@@ -892,7 +895,7 @@ class Footprint:
         return tuple(_extreme(columns) for columns, _ in self.distinct)
 
     def largest(self, noises: Array) -> tuple[float, Array]:
-        """Return the largest variance of a query of positive weight, and its terms, shape (spaces,)."""
+        """Return the largest variance of a weighted query, and its terms, shape (spaces,)."""
         best, row = -math.inf, np.zeros(len(noises))
         for left, right in _slabs([(t, np.ones(t.shape[1])) for t in self.extreme]):
             values = (noises[:, None] * left[0]).T @ right[0]
@@ -1024,7 +1027,8 @@ def _slabs(tables: Sequence[Weighted]) -> Iterator[tuple[Weighted, Weighted]]:
         table, weight = others.pop()
         right = np.einsum("ja,jb->jab", table, right).reshape(len(left), -1)
         right_weight = np.multiply.outer(weight, right_weight).ravel()
-    if others:  # the product of all tables but the first would be too wide, so narrow it column by column
+    # the product of all tables but the first would be too wide, so narrow it column by column
+    if others:
         for a in range(left.shape[1]):
             head, *tail = others
             narrowed = (left[:, a : a + 1] * head[0], left_weight[a] * head[1])
