@@ -1,17 +1,17 @@
 """Lower bound for plans that measure residual spaces independently at a joint privacy cost.
 
-The joint cost of a plan is the maximum over cells of the summed costs of its blocks.  For weights mu
-of the cells of the full domain, with sum 1, it is at least the mean over mu of the costs of the
+The joint cost of a plan is the maximum over cells of the summed costs of its blocks.  For weights
+mu of the cells of the full domain, with sum 1, it is at least the mean over mu of the costs of the
 cells.  With T_k the nuclear norm of G_k^(1/2) L_k diag(mu_k)^(1/2), G_k the class Gram of block k,
 L_k its lift and mu_k the marginal of mu on its attributes, no plan of cost 1 has a smaller weighted
 squared error than
 
     (sum over blocks of T_k)^2.
 
-Optimal weights for each single block would give a larger value, but only for plans whose cost is the
-sum of the costs of the blocks; here all blocks have the same mu.  It is a product of weights of the
-attributes, equal for equivalent attributes.  The search starts at uniform weights, and every step
-moves the weights of an attribute to the costs of its cells under the optimal plan for mu.
+Optimal weights for each single block would give a larger value, but only for plans whose cost is
+the sum of the costs of the blocks; here all blocks have the same mu.  It is a product of weights of
+the attributes, equal for equivalent attributes.  The search starts at uniform weights, and every
+step moves the weights of an attribute to the costs of its cells under the optimal plan for mu.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def independent_bound(parts: Decomposition) -> float:
         if not total > best * (1.0 + MIN_GAIN):
             break
         best = total
-        # T is homogeneous of degree 1/2 in the weights, so the squared ratio is a suitable step length
+        # T is homogeneous of degree 1/2 in the weights, so the squared ratio sets the step length
         weights = [
             w * np.divide(cost, w, out=np.zeros_like(w), where=w > 0.0) ** 2
             for w, cost in zip(weights, weighted_costs, strict=True)
@@ -118,7 +118,7 @@ def _step(
     norms: dict[int, list[tuple[float, list[_Norm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
-    """Return the sum of T, and the weighted costs of the cells by class of attributes, shapes (n,)."""
+    """Return the sum of T, and the weighted costs of the cells by class, shapes (n,)."""
     terms_of_blocks = []
     for (k, roles), count in blocks.items():
         values, costs = [], list[list[tuple[int, Array]]]()

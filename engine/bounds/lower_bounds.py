@@ -2,9 +2,9 @@
 
 For any probability weights mu on the cells of the full domain, D = diag(mu), no strategy of privacy
 cost 1 has a smaller weighted squared error than |W D^(1/2)|_*^2, the squared nuclear norm.  For a
-small domain, the weights of all cells are optimized at once, and the bound is exact up to the gap of
-that search.  Otherwise mu is a product of weights of the attributes, or symmetric in them, and the
-norm is computed from small matrices only:
+small domain, the weights of all cells are optimized at once, and the bound is exact up to the gap
+of that search.  Otherwise mu is a product of weights of the attributes, or symmetric in them, and
+the norm is computed from small matrices only:
 
     `in_links`        attributes whose optimal weights are uniform are eliminated in closed form
     `Frame`           a few functions of the cells of one attribute are treated exactly, and the
@@ -17,9 +17,9 @@ norm is computed from small matrices only:
     `root_trace`      nuclear norms with rigorous rounding
 
 `climb` optimizes the weights by L-BFGS on the logarithm of the bound with its exact gradient.  A
-search uses few functions per attribute; its weights are then evaluated with as many functions as the
-time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices that are too large
-are omitted, and every intermediate value is a valid bound: the search may end at any time.
+search uses few functions per attribute; its weights are then evaluated with as many functions as
+the time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices that are too
+large are omitted, and every intermediate value is a valid bound: the search may end at any time.
 
 Source: our own; the bound for one mu is the dual of the matrix mechanism.
 """
@@ -60,7 +60,7 @@ FIRST_LEVEL_SHARE = 0.4
 COMPOSITION_SHARE = 0.1
 # steps of the search at a higher level
 HIGHER_LEVEL_STEPS = 20
-# norm of the coupling between the constant and other functions, relative to the trace, that counts as 0
+# norm, relative to the trace, below which the coupling of the constant to other functions is 0
 NEGLIGIBLE_COUPLING = 1e-12
 # smallest root of a weight relative to the largest: functions are divided by the roots
 MIN_ROOT_RATIO = 1e-5
@@ -117,7 +117,7 @@ class Model:
 
 
 class Ladder:
-    """Numbers of functions for the attributes of every link, given the largest order of a matrix."""
+    """Numbers of functions per attribute of every link, by the largest order of a matrix."""
 
     def __init__(self, asked: Linked) -> None:
         self.sizes = [[asked.sizes[asked.roles[name]] for name in link.names] for link in asked.links]
@@ -157,7 +157,7 @@ def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
         fixed = np.column_stack(first)
         projector = np.eye(len(root)) - fixed @ fixed.T
         _, U = scipy.linalg.eigh(projector @ H @ projector, check_finite=False)
-        # eigenvalues ascend: reverse the order and drop the fixed functions, which have eigenvalue 0
+        # eigenvalues ascend: reverse the order and drop the fixed functions, of eigenvalue 0
         others = U[:, : len(first) - 1 : -1] if len(first) < len(root) else U[:, :0]
         out[role] = np.column_stack([fixed, others]) / root[:, None]
     return out
@@ -186,7 +186,8 @@ def gram(asked: Linked, role: Role) -> Array:
 def starts(asked: Linked) -> list[dict[Role, Array]]:
     """Return starting points: roots of weights by role, shapes (n,).
 
-    Uniform weights, and for each of the `TOTAL_WEIGHTS` the optimal weights of the single attributes.
+    Uniform weights, and for each of the `TOTAL_WEIGHTS` the optimal weights of the single
+    attributes.
     """
     grams = {role: gram(asked, role) for role in asked.sizes}
     out = [{role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}]
@@ -307,7 +308,7 @@ MAX_EXACT_CELLS = 512
 
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
-    """Return the optimal bound for a small domain, by the dual over all cells; see `small_domain`."""
+    """Return the optimal bound for a small domain, by the dual problem over all cells."""
     problem = whole_problem(workload)
     with threads_for(problem.lift.cells):
         mass, _ = problem.maximise(Options(gap=gap))

@@ -17,8 +17,8 @@ attributes divide the problem into `Link`s, one per subset, on the remaining fre
     R = K^T Y K  the family inside K, index 0 for the sum of the cells; C = R^2
     t            the family outside K: the nuclear norm of Y on the complement of K
 
-Y is symmetric.  In the basis (K, complement) of its rows and columns its two off-diagonal blocks are
-omitted: a pinching, which cannot increase a nuclear norm.  For a single group nothing is lost,
+Y is symmetric.  In the basis (K, complement) of its rows and columns its two off-diagonal blocks
+are omitted: a pinching, which cannot increase a nuclear norm.  For a single group nothing is lost,
 because the trace is the sum of the traces of the blocks.
 
 **Sets of attributes.**  For every set T of attributes outside K, with scalar factors t, the Gram on
@@ -26,12 +26,12 @@ the K of the other attributes is
 
     M_T = sum over terms A containing T of weight_A (x)_{i in A, not in T} C_i (x) s s^T.
 
-Its rows and columns are indexed by excitations: sets of attributes that are in K but not in s, while
-the other attributes are in s.  Terms with different families on T are stacked, and their nuclear norm
-is at least the square root of the sum of their squares.
+Its rows and columns are indexed by excitations: sets of attributes that are in K but not in s,
+while the other attributes are in s.  Terms with different families on T are stacked, and their
+nuclear norm is at least the square root of the sum of their squares.
 
-**Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.  By
-Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
+**Rounding.**  Every eigenvalue is lowered by more than its error before its square root is taken.
+By Weyl's inequality an eigenvalue moves by at most the spectral norm of the rounding errors, in the
 matrix and in LAPACK; both stay far below ``SLACK`` times the order of the matrix times the machine
 epsilon times the largest eigenvalue.  The computed eigenvalues of null directions, which are pure
 rounding error, become 0.
@@ -68,8 +68,8 @@ EIGENVALUE_CUTOFF = 1e-11
 def root_trace(matrix: Array, derivative: bool = True, size: float = 0.0) -> tuple[float, Array | None]:
     """Return a lower bound on tr sqrt(M) of a symmetric M >= 0, and its derivative.
 
-    The derivative is with respect to M and has its shape.  ``size`` is the size of the terms of M if
-    some were subtracted, as their rounding error may exceed that of M.
+    The derivative is with respect to M and has its shape.  ``size`` is the size of the terms of M
+    if some were subtracted, as their rounding error may exceed that of M.
 
     >>> round(root_trace(np.diag([4.0, 9.0]))[0], 9)
     5.0
@@ -120,8 +120,8 @@ def _roots(eigenvalues: Array, size: float) -> float:
 def proved(norm: float, law: str = "gaussian") -> float:
     """Return the error bound from a lower bound on a nuclear norm, in counts^2 at privacy cost 1.
 
-    For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the Euclidean
-    one, and Laplace noise of scale 1 has variance 2.
+    For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the
+    Euclidean one, and Laplace noise of scale 1 has variance 2.
     """
     return norm * norm * GUARD * (2.0 if law == "laplace" else 1.0)
 
@@ -377,7 +377,10 @@ class Frame:
         )
 
     def by_s(self) -> Array:
-        """Return the accumulated derivative with respect to s, tangential to the sphere, shape (n,)."""
+        """Return the accumulated derivative with respect to s, shape (n,).
+
+        It is tangential to the sphere of vectors of length 1.
+        """
         by_K = self.s[:, None] * self.by_F
         out = np.einsum("nk,nk->n", self.by_F, self.K)
         for family in self.families.values():
@@ -388,14 +391,15 @@ class Frame:
             by_K += 2.0 * family.U @ (family.roots[:, None] * part) @ by_root
             by_Y = part @ by_root @ part.T
             by_Y[np.diag_indices(len(by_Y))] += family.by_t
-            # dY solves Y dY + dY Y = dH, as Y^2 = H: a division by sums of roots in the eigenbasis of Y
+            # dY solves Y dY + dY Y = dH, as Y^2 = H: a division by sums of roots in the eigenbasis
+            # of Y
             sums = family.roots[:, None] + family.roots
             by_H = np.divide(by_Y, sums, out=np.zeros_like(by_Y), where=sums > ROOT_CUTOFF * family.roots[-1])
             out += 2.0 * ((family.U @ by_H @ family.U.T) * family.gram) @ self.s
         Psi = self.K / self.s[:, None]
         out += np.einsum("nk,nk->n", by_K, Psi)
-        # K is the Q of a QR decomposition: with E = Psi ds, dK is E minus K times the matrix with twice
-        # the strict upper triangle and once the diagonal of the symmetric K^T E
+        # K is the Q of a QR decomposition: with E = Psi ds, dK is E minus K times the matrix with
+        # twice the strict upper triangle and once the diagonal of the symmetric K^T E
         half = np.triu(self.K.T @ by_K)
         half[np.diag_indices(len(half))] *= 0.5
         out -= 2.0 * self.s * np.einsum("nk,nk->n", Psi @ half, Psi)
@@ -450,7 +454,7 @@ class State:
         return self.frames[role, k]
 
     def joint(self, key: Key, places: tuple[tuple[Role, int], ...]) -> Joint:
-        """Return a part on several attributes; ``places`` are their roles and numbers of functions."""
+        """Return a joint part; ``places`` are its roles and numbers of functions."""
         if (key, places) not in self.joints:
             frames = tuple(self.frame(*place) for place in places)
             rows = self.asked.rows[key].reshape(-1, *(len(f.s) for f in frames))
@@ -517,7 +521,7 @@ class Excitations:
         ]
 
     def _counted(self, sums: Mapping[Space, Ways]) -> list[tuple[int, tuple[Space, Ways]]]:
-        """Return one set T per class of sets that are equal up to attribute names, with its size."""
+        """Return one set T per class of sets that differ only in names, with the class size."""
         roles, classes = self.asked.roles, dict[Any, tuple[int, tuple[Space, Ways]]]()
 
         def named_keys(names: Space, keys: Iterable[Key]) -> Any:
@@ -601,7 +605,8 @@ class Excitations:
             grams = self._grams(pieces, state)
             block = share * weight * half[np.ix_(index, index)].reshape([len(g) for g in grams] * 2)
             for p, (names, key) in enumerate(pieces):
-                # the derivative of a Kronecker product with respect to one factor: contract all other factors
+                # the derivative of a Kronecker product with respect to one factor: contract all
+                # other factors
                 others = [None if q == p else factor.ravel() for q, factor in enumerate(grams)]
                 by = contract(grouped(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
                 by = by.reshape(grams[p].shape)

@@ -6,8 +6,8 @@ Notes
 -----
 **Single attributes and pairs** (`Alike`).  Queries on pairs are split into a symmetric and an
 antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric and
-antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors, with the
-coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
+antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors, with
+the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
 
     sector         times         columns    coefficients, column by column
     trivial        1             1 + U + S  single: root(d), 1; symmetric: root(P), root(d-1), 1
@@ -20,9 +20,9 @@ For each of the C(d, m) choices of m attributes outside K, the other d - m attri
 workload again, as in `engine.bounds.product_weights`.
 
 **Products of any order** (`AlikeProducts`).  The workload has equal products on all sets of j
-attributes, for any j.  Besides the constant, 0, every attribute has one function, 1: the one that its
-queries couple most strongly to the constant.  The Gram of the products of all sets of j attributes is
-the coefficient of z^j in
+attributes, for any j.  Besides the constant, 0, every attribute has one function, 1: the one that
+its queries couple most strongly to the constant.  The Gram of the products of all sets of j
+attributes is the coefficient of z^j in
 
     B (x) B (x) ... (x) B,   d times,     B = [[1 + z a, z b], [z b, z c]],
     C = [[a, b], [b, c]] of the family.
@@ -40,9 +40,9 @@ attributes.  Source: our own; the sectors are those of Schur-Weyl duality for tw
 **Weights that are not products** (`Composed`).  By symmetry the optimal weights of the cells are
 invariant under permutations of the attributes.  The weight of a cell then depends only on its
 *composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
-compositions, and the bound is the nuclear norm of the mean, under the shares, of matrices M(c), which
-have the sectors of `Alike`.  With orthonormal functions phi_u of the values and a unit vector w over
-the attributes, orthogonal to the constant, the columns of the sectors represent
+compositions, and the bound is the nuclear norm of the mean, under the shares, of matrices M(c),
+which have the sectors of `Alike`.  With orthonormal functions phi_u of the values and a unit vector
+w over the attributes, orthogonal to the constant, the columns of the sectors represent
 
     trivial        1,   sum_i phi_u(x_i) / root(d),   sum_{i<j} S(x_i, x_j) / root(P)
     standard       sum_i w_i phi_u(x_i),   sum_{i<j} (w_i + w_j) S(x_i, x_j) / root(d - 2),
@@ -51,10 +51,10 @@ the attributes, orthogonal to the constant, the columns of the sectors represent
     antisymmetric  L(x_i, x_j) likewise
 
 so that every M(c) is a combination of sums over values, for any d.  The bound is concave in the
-shares.  The cost of a cell is <M^(-1/2), M(c)>; if no cell costs more than the norm itself, the bound
-is the optimum of all matrix mechanisms.  `shares_norm` adds the most costly compositions until none
-costs more than the norm.  Any shares give a valid bound, so it may omit compositions and end at any
-time.  Source: our own.
+shares.  The cost of a cell is <M^(-1/2), M(c)>; if no cell costs more than the norm itself, the
+bound is the optimum of all matrix mechanisms.  `shares_norm` adds the most costly compositions
+until none costs more than the norm.  Any shares give a valid bound, so it may omit compositions and
+end at any time.  Source: our own.
 """
 
 from __future__ import annotations
@@ -100,7 +100,8 @@ def alike(asked: Linked, link: Link) -> Terms | None:
             return None
         if len(sorted_pieces) == 1 and len(inside) == 2:
             transposed = inside != tuple(sorted(inside)) and not asked.swaps[sorted_pieces[0][1]]
-            keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)  # three entries, unlike a product
+            # three entries, unlike the key of a product
+            keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
             keys = tuple(key for _, key in sorted_pieces)
         terms = by_set.setdefault(tuple(sorted(inside)), {})
@@ -245,7 +246,7 @@ class Alike:
     def _outside(
         self, m: int, frame: Frame, state: State
     ) -> tuple[float, list[tuple[tuple[Key, ...], float, float, Back]]]:
-        """Return the sum for m attributes outside K, and the contribution of each choice of families."""
+        """Return the sum for m attributes outside K, and the contributions of the families."""
         ways: dict[tuple[Key, ...], Terms] = {}
         products = {keys: weight for keys, weight in self.terms.pair.items() if len(keys) == 2}
         if m == 1:
@@ -403,8 +404,8 @@ def product_orders(asked: Linked, link: Link) -> Orders | None:
 class Elements:
     """Elements of a sector's matrix as polynomials in the Gram C = [[a, b], [b, c]].
 
-    Term t is counts[t] a^i b^j c^k det(C)^l with (i, j, k, l) = powers[t], added to element at[t] of
-    the raveled matrix.
+    Term t is counts[t] a^i b^j c^k det(C)^l with (i, j, k, l) = powers[t], added to element at[t]
+    of the raveled matrix.
     """
 
     at: Index
@@ -511,7 +512,7 @@ class AlikeProducts:
         return out
 
     def _inside(self, d: int, orders: Orders, state: State) -> tuple[float, dict[Key, Array]]:
-        """Return the nuclear norm of d attributes on K, and its derivatives with respect to the Grams."""
+        """Return the nuclear norm of d attributes on K, and its derivatives by the Grams."""
         families = state.frame(self.role, FUNCTIONS).families
         value, by = 0.0, dict[Key, Array]()
         for pairs in range(min(max(orders), d // 2) + 1):
@@ -587,7 +588,7 @@ class SectorMoments:
         return np.asarray(out)
 
     def sizes(self, counts: Array) -> Array:
-        """Return the traces with absolute values of all terms, shape (m,): the scale of rounding errors."""
+        """Return the traces of the terms' absolute values, the scale of rounding, shape (m,)."""
         return replace(self, pair=abs(self.pair), value=abs(self.value), total=abs(self.total)).traces(counts)
 
     def slopes(self, counts: Array) -> Array:
@@ -595,7 +596,8 @@ class SectorMoments:
         n, _, r = self.x.shape
         g, single, _ = self._parts(counts)
         sums = np.einsum("ma,mar->mr", counts, g)
-        sum_slopes = g + (counts @ self.x.reshape(n, n * r)).reshape(-1, n, r)  # derivative of the sums
+        # derivative of the sums
+        sum_slopes = g + (counts @ self.x.reshape(n, n * r)).reshape(-1, n, r)
         out = 2.0 * self.total * np.einsum("mar,mr->ma", sum_slopes, sums)
         if self.value:
             weighed = (single[:, :, None] * g).reshape(-1, n * r)
@@ -612,7 +614,7 @@ class SectorMoments:
     def _parts(self, counts: Array) -> tuple[Array, Array, Array]:
         n, _, r = self.x.shape
         g = self.own + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
-        # number of pairs of attributes with values a and b, halved because (a, b) and (b, a) both occur
+        # pairs of attributes with values a and b, halved because (a, b) and (b, a) both occur
         double = counts[:, :, None] * counts[:, None, :] / 2.0
         double[:, range(n), range(n)] -= counts / 2.0
         return g, counts, double
@@ -742,7 +744,7 @@ class Composed:
         )
 
     def norm(self, known: Compositions, shares: Array) -> tuple[float, list[Array]]:
-        """Return a lower bound on the nuclear norm, and its derivative by the mean matrix per sector.
+        """Return a lower bound on the nuclear norm, and its derivatives by the mean matrices.
 
         ``shares`` have shape (m,).
         """
@@ -755,7 +757,7 @@ class Composed:
         return total, slopes
 
     def best(self, known: Compositions, shares: Array, deadline: float) -> Array:
-        """Return shares that approximately maximize the norm, shape (m,), starting at positive shares."""
+        """Return shares that approximately maximize the norm, shape (m,), from a positive start."""
         import scipy.optimize
 
         def log_value(roots: Array) -> tuple[float, Array]:

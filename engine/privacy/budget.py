@@ -58,8 +58,10 @@ class Budget:
 
     Guarantee: a Budget built from other parameters never costs more than they allow, and what it
     reports in other parameters is never less than the exact value.  For 1e-300 <= delta <= 0.01 and
-    0.001 <= epsilon <= 10, the theorem for discrete noise and rounding cost less than 3e-8 of pcost.
-    Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang 2018, theorem 8.
+    0.001 <= epsilon <= 10, the theorem for discrete noise and rounding cost less than 3e-8 of
+    pcost.
+    Source: Bun and Steinke 2016 (zCDP); Dong, Roth and Su 2019, corollary 2.13 (mu); Balle and Wang
+    2018, theorem 8.
 
     >>> budget = Budget.approx(epsilon=1, delta=1e-6)
     >>> round(1 / budget.mu, 5)
@@ -94,7 +96,10 @@ class Budget:
 
     @classmethod
     def zcdp(cls, rho: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """Budget of rho-zCDP: pcost = 2 rho, exactly; raises BudgetError unless rho is finite and > 0."""
+        """Budget of rho-zCDP: pcost = 2 rho, exactly.
+
+        Raises: BudgetError unless rho is finite and above 0.
+        """
         return cls(
             _at_most(2 * Fraction(_positive("rho", rho)), "rho"), rows_per_person=rows_per_person, neighbours=neighbours
         )
@@ -113,8 +118,8 @@ class Budget:
     def approx(cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """Largest budget whose Gaussian releases are jointly (epsilon, delta)-DP.
 
-        Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result in
-        double precision.
+        Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
+        in double precision.
         Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.
         """
         epsilon, delta = _positive("epsilon", epsilon), _probability(delta)
@@ -135,7 +140,7 @@ class Budget:
 
     @classmethod
     def pure(cls, epsilon: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
-        """Budget of epsilon-DP with delta 0, which Laplace noise satisfies and Gaussian noise cannot.
+        """Budget of epsilon-DP with delta 0, which requires Laplace noise.
 
         Guarantee: epsilon-DP implies epsilon^2 / 2-zCDP, so its pcost is epsilon^2, rounded up.
         Source: Bun and Steinke 2016, proposition 4.
@@ -209,12 +214,11 @@ class Budget:
 
     @property
     def replace_one_pcost(self) -> float:
-        """Upper bound on pcost when neighbours replace a person's rows: 4 pcost for neighbours "add_remove".
+        """Upper bound on pcost for replace-one neighbours: 4 pcost for "add_remove".
 
-        Replacing moves the data by e_i - e_j, and |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4 pcost in the norm
-        of Sigma^-1, for every B.  Disjoint counts reach
-        only 2 pcost; `Plan.replace_one_pcost` is
-        the bound of a plan.
+        Replacing moves the data by e_i - e_j, and |B e_i - B e_j|^2 <= (|B e_i| + |B e_j|)^2 <= 4
+        pcost in the norm of Sigma^-1, for every B.  Disjoint counts reach only 2 pcost;
+        `Plan.replace_one_pcost` is the bound for one plan.
         """
         return 4 * self.pcost if self.neighbours == ADD_REMOVE else self.pcost
 
@@ -234,7 +238,8 @@ class Budget:
         """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
         The minimum of the epsilons from the Gaussian curve, from zCDP and of a pure budget.
-        The curve holds for the discrete noise of every release that `engine.plans.blocks.on_curve` accepts.
+        The curve holds for the discrete noise of every release that `engine.plans.blocks.on_curve`
+        accepts.
 
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -243,7 +248,7 @@ class Budget:
         return min(curve, self.epsilon_zcdp(delta))
 
     def _log_delta(self, epsilon: float) -> float:
-        """Upper bound on log delta(epsilon) on the Gaussian curve; for pure epsilon, that of its mu."""
+        """Upper bound on log delta(epsilon) by the Gaussian curve, for pure epsilon with its mu."""
         if self.pure_epsilon is not None:
             return gaussian_log_delta(epsilon, self.mu)
         return released_log_delta(epsilon, self.pcost, self.mu)
@@ -251,10 +256,10 @@ class Budget:
     def epsilon_zcdp(self, delta: float) -> float:
         """Upper bound on epsilon for every rho-zCDP release with any noise, rounded up.
 
-        Guarantee: rho-zCDP implies (epsilon, delta)-DP for the returned number.  With alpha = 1 + t it
-        is the minimum over t > 0 of
-        rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t.  Any t gives a valid bound,
-        so the search need not reach the exact minimum.
+        Guarantee: rho-zCDP implies (epsilon, delta)-DP for the returned number.  With alpha = 1 + t
+        it is the minimum over t > 0 of
+        rho (1 + t) + log(t / (1 + t)) + (log(1/delta) - log(1 + t)) / t.  Any t gives a valid
+        bound, so the search need not reach the exact minimum.
         Source: Canonne, Kamath and Steinke 2020, corollary 13.
         Raises: BudgetError unless 0 < delta < 1.
         """
@@ -299,8 +304,8 @@ class Budget:
 
         The guesser knows the rows of all other persons.
         """
-        # the best test is right with probability (1 + total variation) / 2, and the total variation is
-        # delta at epsilon 0
+        # the best test is right with probability (1 + total variation) / 2, and the total variation
+        # is delta at epsilon 0
         return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
     def describe(self, delta: float = 1e-6, *, curve: bool = True) -> str:
@@ -375,7 +380,7 @@ def _root(pcost: float) -> float:
 
 
 def _square(epsilon: float) -> float:
-    """Smallest double at or above the exact square; raises BudgetError outside the range of doubles."""
+    """Smallest double at or above the exact square; raises BudgetError on overflow."""
     value = epsilon * epsilon
     if not 0 < value < math.inf:
         raise BudgetError(

@@ -2,10 +2,11 @@
 
 Notes
 -----
-**Setting.** One or more releases draw z_j = f_j + k_j, j = 1, 2, ...  Every f_j is an integer function of the records
-and of earlier outputs, and k_j is discrete Gaussian noise of scale s_j: p(k) = exp(-k^2 / (2 s^2)) / C(s) on the
-integers.  Plans and scales may be chosen by earlier outputs.  d_j is the change of f_j between two neighbours.  On
-every path of outputs sum (d_j / s_j)^2 <= mu^2, sum 1 / s_j^2 <= L, and s_j >= s >= 1.
+**Setting.** One or more releases draw z_j = f_j + k_j, j = 1, 2, ...  Every f_j is an integer
+function of the records and of earlier outputs, and k_j is discrete Gaussian noise of scale s_j:
+p(k) = exp(-k^2 / (2 s^2)) / C(s) on the integers.  Plans and scales may be chosen by earlier
+outputs.  d_j is the change of f_j between two neighbours.  On every path of outputs sum (d_j /
+s_j)^2 <= mu^2, sum 1 / s_j^2 <= L, and s_j >= s >= 1.
 
 **Theorem.**  Write delta(eps) for the curve of mu-Gaussian DP (Balle and Wang 2018).  For every eps
 >= 0 and y >= 0 all outputs jointly are
@@ -85,9 +86,9 @@ def gaussian_log_delta(epsilon: float, mu: float) -> float:
 
     Source: Balle and Wang 2018, theorem 8.
 
-    With a = eps/mu - mu/2, b = a + mu and Mills' ratio M(x) = Phi(-x)/phi(x): e^eps = phi(a)/phi(b), so that
-    delta = phi(a) (M(a) - M(b)) without overflow, and M(a) - M(b) = integral of 1 - x M(x) over [a, b] without
-    cancellation when mu is small.
+    With a = eps/mu - mu/2, b = a + mu and Mills' ratio M(x) = Phi(-x)/phi(x): e^eps =
+    phi(a)/phi(b), so that delta = phi(a) (M(a) - M(b)) without overflow, and M(a) - M(b) = integral
+    of 1 - x M(x) over [a, b] without cancellation when mu is small.
     """
     ratio, half = epsilon / mu, mu / 2
     if math.isinf(ratio):
@@ -133,7 +134,7 @@ def discrete_log_delta(epsilon: float, mu: float, load: float, inverse_square: f
 
 
 def released_log_delta(epsilon: float, pcost: float, mu: float) -> float:
-    """Upper bound on log delta(epsilon) for releases on the curve of total privacy cost ``pcost``."""
+    """Upper bound on log delta(epsilon) for releases on the curve of total cost ``pcost``."""
     return discrete_log_delta(epsilon, mu, LOAD * pcost, STEP * max(1.0, pcost))
 
 
