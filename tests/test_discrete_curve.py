@@ -1,4 +1,4 @@
-"""The Gaussian curve for discrete noise: every lemma against exact sums, and the theorem against brute force."""
+"""The Gaussian curve for discrete noise: lemmas by exact sums, the theorem by brute force."""
 
 import math
 from dataclasses import replace
@@ -24,14 +24,14 @@ REACH = 12  # scales: what lies beyond has probability 1e-32
 
 
 def discrete(scale: float) -> np.ndarray:
-    """Probabilities of the discrete Gaussian on -reach .. reach."""
+    """Return probabilities of the discrete Gaussian on -reach .. reach."""
     k = np.arange(-math.ceil(REACH * scale), math.ceil(REACH * scale) + 1)
     weights = np.exp(-(k**2) / (2 * scale**2))
     return weights / math.fsum(weights)
 
 
 def rounded(scale: float) -> np.ndarray:
-    """Probabilities of the rounded continuous Gaussian on the same integers."""
+    """Return probabilities of the rounded continuous Gaussian on the same integers."""
     k = np.abs(np.arange(-math.ceil(REACH * scale), math.ceil(REACH * scale) + 1))
     near, far = ((k + side) / scale for side in (-0.5, 0.5))
     return scipy.special.ndtr(-near) - scipy.special.ndtr(-far)
@@ -69,7 +69,7 @@ def test_square_exponential_moment_is_within_lemma(scale: int, r: float) -> None
 
 
 def exact_delta(scale: int, shifts: tuple[int, ...], epsilons: np.ndarray) -> np.ndarray:
-    """Hockey-stick divergence of discrete Gaussian noise on one or two coordinates, by summing over all outputs."""
+    """Return the hockey-stick divergence of discrete Gaussian noise on one or two coordinates."""
     span = REACH * scale + max(map(abs, shifts))
     k = np.arange(-span, span + 1)
     total = math.fsum(np.exp(-(k**2) / (2 * scale**2)))
@@ -97,7 +97,7 @@ def test_theorem_holds_for_discrete_mechanism(scale: int, shifts: tuple[int, ...
     assert np.all(exact_delta(scale, shifts, EPSILONS) <= bounds(scale, shifts))
 
 
-# the last case has shifts 2 and 7, whose sums are so many that the exact curve is below the constants' hundredth
+# in the last case, with shifts 2 and 7, the exact curve is less than 1% of the constants
 @pytest.mark.parametrize(("scale", "shifts"), CASES[:-1])
 def test_hundredth_of_the_constants_fails(scale: int, shifts: tuple[int, ...]) -> None:
     assert np.any(exact_delta(scale, shifts, EPSILONS) > bounds(scale, shifts, wrong=100.0))
@@ -125,7 +125,7 @@ def test_plan_load_counts_every_released_answer() -> None:
     answers = sum(b.measurements for p in (small, large) for b in p.blocks.values())
     scales = [b.grid_noise for p in (small, large) for b in p.blocks.values()]
     assert load_of(small, large) <= answers / min(scales) ** 2
-    # the loads and the costs of two releases add up, so both together are within the same share
+    # the loads and the costs of two releases add up, so their ratio stays within the limit
     assert load_of(small, large) <= LOAD * (small.pcost + large.pcost)
     assert on_curve([small.blocks, large.blocks], small.pcost + large.pcost)
 

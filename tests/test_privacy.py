@@ -24,7 +24,7 @@ PI = Decimal("3.1415926535897932384626433832795028841971693993751058209749445923
 
 
 def tail(x: Decimal) -> Decimal:
-    """Phi(-x) to more than 40 digits."""
+    """Return Phi(-x) to more than 40 digits."""
     if x < 0:
         return 1 - tail(-x)
     density = (-x * x / 2).exp() / (2 * PI).sqrt()
@@ -142,7 +142,7 @@ def test_more_cost_means_more_epsilon_and_more_delta(first, second, log_delta, o
     assert small.epsilon(delta) <= large.epsilon(delta) * (1 + 1e-9) + 1e-9
     assert small.epsilon(more_delta) <= small.epsilon(delta) * (1 + 1e-9) + 1e-9
     assert small.epsilon_zcdp(delta) <= large.epsilon_zcdp(delta) * (1 + 1e-9)
-    # what is proved from zCDP alone is never better than what holds for the Gaussian exactly
+    # the bound from zCDP is never smaller than the exact value for the Gaussian
     assert large.epsilon_zcdp(delta) >= large.epsilon(delta) * (1 - 1e-9) - 1e-9
     assert small.delta(1.0) <= large.delta(1.0)
 
@@ -173,7 +173,7 @@ def test_the_proved_epsilon_holds_for_the_discrete_gaussian(sigma, shift, delta)
         return np.sum(weights * -np.expm1(np.minimum(epsilon - ratio, 0))) / np.sum(weights)
 
     assert gained(epsilon) <= delta
-    # and it is no empty promise: half of it would not do
+    # the bound is tight up to a factor of 2
     assert gained(epsilon / 2) > delta
 
 

@@ -1,4 +1,4 @@
-"""Bounds for all matrix mechanisms: the formulas against brute force, and never above the optimum."""
+"""Bounds on all matrix mechanisms: formulas by brute force, never above the optimum."""
 
 import itertools
 import math
@@ -28,7 +28,7 @@ def cube(n, d):
 
 
 def both_orders():
-    """Every pair asked by prefixes of one attribute and ranges of the other, in both orders."""
+    """Every pair has prefixes of one attribute times ranges of the other, in both orders."""
     w = Workload(cube(4, 4))
     for a, b in itertools.combinations(w.schema.names, 2):
         w = w.add((a, b), {a: "prefix", b: "range"}).add((a, b), {b: "prefix", a: "range"})
@@ -36,7 +36,7 @@ def both_orders():
 
 
 def swapped():
-    """Pairs asked by queries that change under a swap, but whose Gram does not."""
+    """Queries on pairs that change under an exchange of the attributes, but whose Gram does not."""
     rows = np.random.default_rng(1).normal(size=(4, 4, 4))
     asked = Custom(np.concatenate([rows, rows.transpose(0, 2, 1)]).reshape(8, 16))
     w = Workload.all_ways(cube(4, 4), (2,), asked)
@@ -64,7 +64,7 @@ ALIKE = {
 
 
 def drawn(asked, seed):
-    """Weights and functions of the cells by chance."""
+    """Return random weights and functions of the cells."""
     rng = np.random.default_rng(seed)
     s = {role: np.sqrt(rng.dirichlet(np.full(n, 3.0))) for role, n in asked.sizes.items()}
     shown = {r: np.column_stack([np.ones(n), rng.normal(size=(n, n - 1))]) for r, n in asked.sizes.items()}
@@ -72,7 +72,7 @@ def drawn(asked, seed):
 
 
 def brute(workload, asked, s):
-    """The nuclear norm on the whole domain, from rows: the root of a Gram would lose half the digits."""
+    """Return the nuclear norm on the full domain, from rows: a Gram would lose half the digits."""
     root = np.ones(1)
     for attribute in workload.schema.attributes:
         role = asked.roles.get(attribute.name)
@@ -120,14 +120,14 @@ def test_sectors_are_brute_force_too(name):
 
 
 def every_composition(n, d):
-    """Whose shares are given, how many attributes have which value, for every cell of the domain its number."""
+    """Return the compositions and, for every cell of the domain, the index of its composition."""
     cells = np.array(list(itertools.product(range(n), repeat=d)))
     return np.unique(np.stack([np.sum(cells == a, axis=1) for a in range(n)], axis=1), axis=0, return_inverse=True)
 
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_shares_of_compositions_are_brute_force(name):
-    """Their sectors hold for weights that are no product; so do the prices of cells, and how these change."""
+    """The sectors, the costs of cells and their derivatives hold for non-product weights."""
     workload = ALIKE[name]()
     asked = in_links(workload)
     (link,) = asked.links
@@ -165,7 +165,7 @@ def test_the_best_shares_give_the_optimum_of_all_mechanisms(name):
 
 @pytest.mark.parametrize(("family", "beyond"), [("affine", 25.85), ("abs", 27.3)])
 def test_weights_that_are_no_product_prove_more_on_forty_attributes(monkeypatch, family, beyond):
-    """Products of weights prove 25.843 and 27.139, and rounds to the end 25.864 and 27.375."""
+    """Product weights give the bounds 25.843 and 27.139; all rounds give 25.864 and 27.375."""
     workload = standard_workload("[10]^40", family)
     monkeypatch.setattr("engine.bounds.symmetric.ROUNDS", 7)
     ends_first = np.array([0.2, 0.09, 0.07, 0.07, 0.07, 0.07, 0.07, 0.07, 0.09, 0.2])
@@ -186,7 +186,7 @@ def test_weights_that_are_no_product_are_left_to_workloads_of_one_kind_of_attrib
 
 
 def products(*asked, d=5, n=4):
-    """All ways of some families on attributes asked alike, each with a weight of its own."""
+    """All products of some families on equivalent attributes, each with a separate weight."""
     groups = [Workload.all_ways(cube(n, d), (k,), family).groups for k, family in asked]
     weighed = [replace(g, weight=1.0 + i) for i, own in enumerate(groups) for g in own]
     return Workload(cube(n, d), tuple(weighed))
@@ -216,7 +216,7 @@ def test_products_of_any_order_have_the_norm_that_excitations_have(name):
 
 @pytest.mark.parametrize(("n", "d"), [(2, 2), (2, 4), (3, 2)])
 def test_sums_beside_products_are_seen_where_all_functions_are(n, d):
-    """Products know nothing of them: the bound of two attributes of two cells lay 28% below the optimum."""
+    """Products omit joint parts: the bound for two attributes of two cells was 28% too low."""
     workload = products((1, "prefix"), (2, "affine"), *([(3, "prefix")] if d > 2 else []), d=d, n=n)
     asked = in_links(workload)
     s, shown = drawn(asked, 10)
@@ -245,7 +245,7 @@ def test_products_that_are_not_asked_alike_are_left_to_excitations():
 
 
 def test_many_triples_are_bounded_closely():
-    """Without the function that couples to the constant the bound stays 7% below this plan."""
+    """Without the function that couples to the constant, the bound is 7% below this plan."""
     workload = products((1, "range"), (3, "prefix"), d=24, n=5)
     made = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
     bound = math.sqrt(global_bound(workload) / workload.queries)
@@ -283,7 +283,7 @@ def test_the_gradient_is_that_of_the_value(workload):
 def test_rounding_never_lifts_a_norm():
     rng = np.random.default_rng(6)
     for rank, order in ((1, 50), (3, 200), (40, 120)):
-        # whole numbers: the Gram is exact, and so are its null directions
+        # integers: the Gram and its null directions are exact
         rows = rng.integers(-3, 4, size=(rank, order)).astype(float)
         truth = float(scipy.linalg.svdvals(rows).sum())
         found, _ = root_trace(rows.T @ rows)
@@ -295,7 +295,7 @@ def test_rounding_never_lifts_a_norm():
 
 
 def small(rng):
-    """A workload by chance, of all families, on at most 300 cells."""
+    """Return a random workload of all families on at most 300 cells."""
     sizes = rng.integers(2, 7, size=int(rng.integers(1, 5)))
     while math.prod(sizes) > 300:
         sizes = sizes[:-1]

@@ -1,4 +1,4 @@
-"""Plans for objectives other than the weighted sum, made once, and what they achieve by brute force."""
+"""Cached plans for objectives other than the weighted sum, and their brute-force values."""
 
 import base64
 import functools
@@ -27,7 +27,7 @@ def made(mechanism, shape, objective, power=2.0, centers="uniform"):
 
 
 def value_of(found, objective, power=2.0, targets=None):
-    """The objective by brute force on the explicit matrices of a plan."""
+    """Return the value of the objective, by brute force on the dense matrices of a plan."""
     workload, explicit = found.workload, oracles.Explicit(found)
     rows, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
     total, largest = 0.0, 0.0

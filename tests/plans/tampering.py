@@ -1,8 +1,8 @@
-"""Changes of plan files that must be noticed."""
+"""Modifications of plan files that must be detected."""
 
 
 def changed(*path, value):
-    """Change one entry of a document, to a value or by a function of what it was."""
+    """Change one entry of a document to a value, or by a function of the old entry."""
 
     def change(document):
         for key in path[:-1]:

@@ -1,4 +1,4 @@
-"""Which queries a plan answers: no rounding makes an answered one infinite, and none of weight goes unanswered."""
+"""Answerable queries: rounding makes no variance infinite, and weighted queries are answered."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def made_block(schema: Schema, factors) -> Block:
 
 
 def random_rows(rng: np.random.Generator, rank: int, cells: int, spread: float) -> np.ndarray:
-    """Rows of which the smallest has the size 1 / spread of the largest."""
+    """Return rows whose norms differ by a factor of ``spread``."""
     return rng.normal(size=(rank, cells)) * np.geomspace(1.0, 1.0 / spread, rank)[:, None]
 
 
@@ -42,7 +42,7 @@ def test_one_strategy_on_all_cells_answers_every_group_it_was_made_for(sizes: tu
     made = plan(workload, Budget(pcost=1.0), "optimum", gap=0.05)
     table = made.by_group()
     assert np.isfinite(table["max_std"]).all()
-    # equal attributes have equal errors but for the gap at which the search stopped
+    # equal attributes have equal errors up to the gap of the search
     for _, alike in table.groupby("queries"):
         assert alike["rmse"].max() <= alike["rmse"].min() * 1.2
     first, second = np.ones(sizes[-1]), np.tril(np.ones((sizes[-1],) * 2))
@@ -115,7 +115,7 @@ def test_groups_that_nothing_measures_are_infinite_in_every_table() -> None:
 
 
 def test_nothing_is_remembered_by_where_it_lay_in_memory() -> None:
-    # a temporary that is gone leaves its id to the next one
+    # a deleted temporary object may pass its id on to the next one
     named = [
         f"{file.name}:{node.lineno}"
         for room in ("plans", "mechanisms", "release", "choice", "spaces")
@@ -158,7 +158,7 @@ def test_queries_that_drown_are_refused_when_the_plan_is_made_and_reported_in_a_
 
 
 def test_that_all_is_answered_is_seen_without_the_variance_of_any_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges on several attributes are many; what they leave of a span follows from few rows."""
+    """The unmeasured components of many ranges follow from a few rows with the same Gram."""
     schema = domain(5, 4, 4)
     asked = Workload(schema).add(schema.names, "range").add(schema.names, "prefix")
     narrow = Workload(domain(6, 6)).add(("a0", "a1"), "affine")
@@ -170,7 +170,7 @@ def test_that_all_is_answered_is_seen_without_the_variance_of_any_query(monkeypa
 
 
 def test_what_leaves_the_span_of_a_strategy_is_not_overlooked() -> None:
-    """A plan for one direction of a pair does not answer the other."""
+    """A plan for one order of a pair's attributes does not answer the other order."""
     both = ("a0", "a1")
     schema = domain(6, 6)
     made = plan(Workload(schema).add(both, "affine"), Budget(pcost=1.0), cache=False)

@@ -1,4 +1,4 @@
-"""What a block, several blocks and several parts cost, against matrices written out and the formula of the proof."""
+"""Privacy costs of blocks and parts against dense matrices and the formula of the proof."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BLOCKS = [
 
 
 def columns(made: Block) -> np.ndarray:
-    """B written out, shape (measurements, cells)."""
+    """Return B as a dense matrix, shape (measurements, cells)."""
     rows = functools.reduce(np.kron, [s.rows for _, s in made.factors])
     return rows if made.weights is None else rows * made.weights.reshape(-1, 1)
 
@@ -144,7 +144,7 @@ def test_blocks_of_few_kinds_cost_what_each_of_them_costs(law: str) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_replacing_is_bounded_over_all_pairs_whatever_the_signs(seed: int) -> None:
-    """Cells of unlike columns, more pairs than the search has bins: some attributes must stay and others move far."""
+    """More pairs than bins: the worst pair is equal in some attributes and differs in others."""
     rng = np.random.default_rng(seed)
     sizes = dict(zip("abc", rng.integers(2, 7, 3).tolist(), strict=True))
     blocks, moved = {}, []

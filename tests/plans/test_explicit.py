@@ -1,4 +1,4 @@
-"""Explicit strategies end to end: Laplace noise, releases, refusals, bounds that hold for every mechanism."""
+"""Explicit strategies end to end: Laplace noise, releases, errors and global bounds."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_laplace_plans_are_what_their_matrices_do(mechanism: str, shape: str) ->
 
 
 def every_law() -> Iterator[Any]:
-    """Mechanisms with one law each, which takes turns where there are two; the other law in full runs alone."""
+    """Yield every mechanism with one noise, alternating between two; full runs have both."""
     for k, m in enumerate(m for m in MECHANISMS if m.name in EXPLICIT):
         for i, law in enumerate(m.laws):
             yield pytest.param(m.name, law, marks=[pytest.mark.full] * ((k + i) % len(m.laws)))
@@ -148,7 +148,8 @@ def test_pure_budgets_survive_files_and_are_never_other_budgets() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 30.0])
 def test_mu_of_a_pure_budget_is_what_randomised_response_needs(epsilon: float) -> None:
-    # epsilon-DP with delta 0 is weaker than mu-GDP where the two trade-off curves meet: both errors 1 / (1 + e^epsilon)
+    # epsilon-DP with delta 0 and mu-GDP have equal trade-off curves at both errors
+    # 1 / (1 + e^epsilon)
     from scipy.special import ndtr
 
     mu = Budget.pure(epsilon).mu

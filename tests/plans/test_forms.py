@@ -1,4 +1,4 @@
-"""Variances of products of queries: a form taken apart set by set says what listing all products says."""
+"""Variances of products of queries: factored quadratic forms equal those of all products."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_forms_are_those_of_all_products() -> None:
 @pytest.mark.parametrize("sets", [[(0, 1, 2)], [(2, 0, 1)]])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_squares_are_the_same_either_way(sets, weighted, monkeypatch) -> None:
-    """Also where the matrix has the axes in another order, and what is measured has weights."""
+    """Also for a matrix with its axes in another order and for weighted measurements."""
     rng = np.random.default_rng(1)
     rows = [rng.normal(size=(7, 6)), rng.normal(size=(5, 4))]
     matrix, weights = rng.normal(size=(24, 9)), rng.uniform(0.5, 2.0, 9) if weighted else None
@@ -57,7 +57,7 @@ def test_squares_are_the_same_either_way(sets, weighted, monkeypatch) -> None:
 
 
 def asked() -> Workload:
-    """Groups with their attributes in and out of order, on all of a union and on a part of it."""
+    """Groups with attributes in any order, on a complete union and on a part of it."""
     base = Workload(numeric(5, 4, 3)).add(("c", "a", "b"), "prefix").add(("a", "b", "c"), "range")
     return base.add(("b", "c"), "affine").add(("b", "a"), {"a": "range", "b": "prefix"})
 
@@ -84,7 +84,7 @@ def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
 
 @functools.cache
 def planned(*options: tuple[str, str]) -> Plan:
-    """A plan whose variances were looked at, for all budgets."""
+    """Return a plan with cached variances, for all budgets."""
     workload = asked() if options else asked().add("a", Custom([[1, 0, 0, 0, 0]])).add(())
     made = plan(workload, Budget(pcost=1.0), **dict(options))
     made.by_group()
@@ -94,7 +94,7 @@ def planned(*options: tuple[str, str]) -> Plan:
 @pytest.mark.parametrize("options", [{}, {"objective": "max"}, {"centers": "tuned"}], ids=str)
 @pytest.mark.parametrize("pcost", [1e-3, 0.7, 40.0])
 def test_another_budget_searches_and_lists_nothing_again(options, pcost, monkeypatch) -> None:
-    """What stays is taken from the plan at hand, and says to the last digit what a plan that is read says."""
+    """Reused variances equal those of a plan that is read from a file, bit by bit."""
     made, budget = planned(*options.items()), Budget(pcost=pcost)
     read = load_plan(at_budget(made, budget).to_json())
     expected = read.by_group()
@@ -115,7 +115,7 @@ def test_another_budget_searches_and_lists_nothing_again(options, pcost, monkeyp
 
 
 def test_many_queries_of_a_large_strategy_are_not_listed(monkeypatch) -> None:
-    """Every query beside every row of the strategy would be 10^8 numbers."""
+    """A matrix of all queries by all strategy rows would have 10^8 entries."""
     lengths = []
     forms = group_variance.quadratic_forms
     monkeypatch.setattr(group_variance, "quadratic_forms", lambda r, C: lengths.append(len(r)) or forms(r, C))
@@ -125,7 +125,7 @@ def test_many_queries_of_a_large_strategy_are_not_listed(monkeypatch) -> None:
 
 
 def beside(*, joint: bool) -> Workload:
-    """Groups that share one attribute, two or none with a union of two; a pair is asked together where ``joint``."""
+    """Groups that share zero to two attributes with a union; ``joint`` has a joint part."""
     workload = Workload(numeric(6, 5, 3, 2)).add("a", "prefix").add(("d", "a"), "prefix").add(())
     for names in (("b",), ("c", "b"), ("a", "b", "c"), ("d", "b", "a"), ("c", "d")):
         workload = workload.add(names, "prefix", weight=float(len(names)))
@@ -133,7 +133,7 @@ def beside(*, joint: bool) -> Workload:
 
 
 def united(*, joint: bool) -> Split:
-    """A union of the total, two attributes and their pair, at tuned centers; and a complement for another pair."""
+    """A union of the total, two attributes and their pair, and a complement for another pair."""
     rng = np.random.default_rng(7)
     rows = [rng.normal(size=(5 * 4, k)) for k in (5, 4)]
     passed = Complement(by_axis=(rows[0], rows[1]), by_total=rng.normal(size=20))
@@ -162,7 +162,7 @@ def test_variances_beside_a_union_are_those_of_single_queries(joint, yes, monkey
 
 
 def test_parts_that_a_union_does_not_touch_are_a_factor(monkeypatch) -> None:
-    """Of 30 x 60 x 7 sums those on the one attribute in the union are gone through, as sums are forecast to be."""
+    """Of 30 x 60 x 7 queries, only those on the attribute in the union are listed."""
     workload = Workload(numeric(30, 60, 7, 2))
     for names in itertools.chain.from_iterable(itertools.combinations("abcd", k) for k in (1, 2, 3)):
         workload = workload.add(
@@ -180,7 +180,7 @@ def test_parts_that_a_union_does_not_touch_are_a_factor(monkeypatch) -> None:
 
 
 def test_what_a_union_does_not_measure_is_seen(monkeypatch) -> None:
-    """A union measures the span of what has a weight; products of queries outside it have no variance."""
+    """A union measures the span of the weighted queries; others have infinite variance."""
     workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "marginal", weight=0.0)
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert made.split.unions
@@ -200,7 +200,7 @@ def test_strategies_that_leave_something_out_are_not_taken_for_complete() -> Non
 
 
 def test_blocks_alike_in_all_but_noise_are_priced_each() -> None:
-    """Prices are looked up for blocks of one strategy, noise and grid: what differs in one of them costs its own."""
+    """Costs are computed once per class of equal strategy, noise and grid."""
     made = plan(Workload.all_ways(numeric(4, 4), (1,), "prefix"), Budget(pcost=1.0))
     block = made.blocks["a",]
     several = [block, replace(block, noise=2.0 * block.noise), replace(block, grid=2.0**10 * block.grid)]
@@ -221,7 +221,8 @@ def test_groups_that_differ_in_names_alone_are_looked_at_once() -> None:
     looked = by_kind(other, split, asked, lambda number: number)
     pairs = {g.attributes: i for i, g in enumerate(asked.groups)}
     assert len(looked) == len(asked.groups)
-    # those with the first attribute, which has centers of its own, and those on the pair with another strategy
+    # groups with the first attribute, whose centers differ, and groups on the pair with
+    # another strategy
     apart = [[(0,)], [(1,), (2,), (3,)], [(0, 1), (0, 2), (0, 3)], [(1, 2)], [(1, 3), (2, 3)]]
     for alike in apart:
         own = [pairs[tuple(names[i] for i in places)] for places in alike]

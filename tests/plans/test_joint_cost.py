@@ -1,4 +1,4 @@
-"""Residual plans that are charged for the one cell that costs most in all blocks together."""
+"""Residual plans with a joint privacy cost, the maximum over cells of the summed costs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ KINDS = {"sum": {}, "max": {"objective": "max"}, "lp": {"objective": "lp"}, "tun
 
 
 def custom(*, exact: bool = False, fractions: bool = False) -> Workload:
-    """A workload whose cells cost differently."""
+    """Return a workload whose cells have unequal costs."""
     facts = [(["a"], [9] * SIZES[0])] if exact else []
     schema = Schema([Attribute.of_size("a", SIZES[0]), Attribute.of_size("b", SIZES[1])], invariants=facts)
     return Workload(schema).add(["a", "b"], Custom(matrix=FRACTIONS if fractions else WHOLE))
 
 
 def dearest_by_hand(made: Plan) -> float:
-    """The largest squared column norm of all that is measured over its noise, from the written out matrices."""
+    """Return the joint privacy cost, from the dense matrices."""
     return explicit(made).pcost
 
 
@@ -65,7 +65,7 @@ def test_plan_custom_rows_is_more_accurate() -> None:
 
 
 def _charged_apart(made: Plan) -> str:
-    """The file of the same plan, charged block by block, as files were written before."""
+    """Return the file of the plan at the summed cost, without the field ``joint``."""
     data = json.loads(made.to_json())
     assert data["solved"].pop("joint") is True
     saved = total_pcost(made.blocks, made.max_records)

@@ -1,4 +1,4 @@
-"""Whom a plan protects: a person with several rows, and neighbours that replace, against brute force on all cells."""
+"""Privacy units: several rows per person and replace-one neighbours, by brute force."""
 
 import itertools
 import math
@@ -38,7 +38,7 @@ def made(name, options, **unit):
 
 
 def columns(found):
-    """What one record of every cell moves: rows over their noise, shape (answers, cells), and whether costs are L1."""
+    """Return the rows over their noise, shape (answers, cells), and whether costs are L1."""
     blocks = list(found.blocks.values())
     parts = []
     for block in blocks:
@@ -106,7 +106,7 @@ def test_a_plan_for_replacing_keeps_its_budget(name, options):
 @pytest.mark.parametrize("impossible", [(), ["a == 0 and b == 0"]])
 @pytest.mark.parametrize("name", ["querysmasher", "residualplanner+", "identity"])
 def test_a_record_replaced_by_one_that_counts_nowhere_keeps_the_budget(name, impossible):
-    """Where most of the budget goes to the total, two cells are nearer to each other than to nothing."""
+    """If most of the budget goes to the total, adding a record costs more than replacing one."""
     asked = Workload(SCHEMA.with_facts(impossible=impossible)).add((), weight=1e4).add(("a", "b"), weight=1e-3)
     found = plan(asked, Budget(1.0, neighbours="replace_one"), name, cache=False)
     B, in_l1 = columns(found)

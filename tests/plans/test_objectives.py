@@ -1,4 +1,4 @@
-"""Objectives other than the weighted sum: what plans achieve and prove, and shares against a generic solver."""
+"""Objectives other than the weighted sum: values, bounds and budget allocation."""
 
 import dataclasses
 import itertools
@@ -24,7 +24,7 @@ from tests.plans.goals import GOALS, ONE, RESIDUAL, SHAPES, SLACK, made, value_o
 
 
 def takers(shape, goal):
-    """Mechanisms that every run plans with for a goal on a shape: the optimal one; the others meet one goal of two."""
+    """Return the mechanisms for a goal: the optimal one always, the others for one goal of two."""
     turn = SHAPES.index(shape) + GOALS.index(goal)
     return [m.name for k, m in enumerate(RESIDUAL) if m.name == "querysmasher" or (turn + k) % 2]
 
@@ -62,7 +62,7 @@ def test_plans_achieve_what_they_say(mechanism, shape, goal):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("everyone", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_no_mechanism_beats_the_bound_of_another(everyone, shape, goal):
-    """All of them measure residual spaces of uniform centers on their own: every bound holds for every plan."""
+    """All mechanisms measure residual spaces of uniform centers: bounds hold for every plan."""
     names = [m.name for m in RESIDUAL] if everyone else takers(shape, goal)
     plans = [made(name, shape, **goal) for name in names]
     best = min(value_of(p, **goal) for p in (*plans, *(made(m.name, shape, "sum") for m in RESIDUAL)))
@@ -72,7 +72,7 @@ def test_no_mechanism_beats_the_bound_of_another(everyone, shape, goal):
 
 
 def contributions(found):
-    """Variance that every block adds to every weighted query, shape (queries, blocks), by doubling its noise."""
+    """Return every block's term of each weighted query's variance, shape (queries, blocks)."""
     rows, weights = oracles.workload_rows(found.workload), oracles.query_weights(found.workload)
     W = np.concatenate([r[w > 0] for r, w in zip(rows, weights, strict=True)])
     before, out = oracles.Explicit(found).variances(W), []
@@ -117,7 +117,7 @@ def test_shares_are_those_of_a_generic_solver(mechanism, shape, goal):
 
 
 def test_equal_variances_need_no_other_plan():
-    """One group of marginals, one of circular ranges of one length: by symmetry all variances are equal anyway."""
+    """By symmetry, marginals and circular ranges of one length have equal variances."""
     for workload in (
         Workload(shapes.numeric(5, 4)).add(("a", "b"), "marginal"),
         Workload(shapes.numeric(6)).add("a", Custom([np.roll([1, 1, 0, 0, 0, 0], k) for k in range(6)])),
@@ -130,7 +130,7 @@ def test_equal_variances_need_no_other_plan():
 
 @pytest.mark.parametrize("mechanism", [m.name for m in RESIDUAL])
 def test_marginals_have_an_exact_optimum(mechanism):
-    """Weights by group suffice: the gap closes for every mechanism that is optimal for marginals."""
+    """Group weights suffice: mechanisms that are optimal for marginals close the gap."""
     workload = Workload.all_ways(shapes.numeric(6, 3, 2), (0, 1, 2), "marginal")
     for goal in GOALS:
         assert plan(workload, ONE, mechanism, **goal).certificate.gap <= 2e-5
@@ -153,7 +153,7 @@ def test_weights_only_choose_the_queries_of_the_maximum():
     b = Workload(schema).add("a", "prefix", weight=7.0).add(("a", "b"), "marginal", query_weights=np.arange(1.0, 16.0))
     first, second = (plan(w, ONE, objective="max") for w in (a, b))
     assert first.achieved == pytest.approx(second.achieved, rel=1e-3)
-    # a query of weight 0 may be as noisy as it likes
+    # the variance of a query of weight 0 is not limited
     light = Workload(schema).add("a", "prefix", query_weights=[1, 0, 0, 0, 1])
     assert plan(light, ONE, objective="max").achieved < 0.9 * plan(light, ONE).max_variance ** 0.5
 
@@ -244,7 +244,7 @@ def test_time_limits_are_kept_with_what_was_found():
 
 
 def test_a_split_that_is_seen_to_be_worse_is_not_searched_to_its_end(monkeypatch):
-    """Weights prove after a few steps that uniform centers lead to nothing as good as tuned ones do."""
+    """After a few steps, the bound for uniform centers exceeds the value for tuned centers."""
     steps = []
     evaluate = reweighted.TradeoffSearch.evaluate
 

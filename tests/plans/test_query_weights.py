@@ -1,4 +1,4 @@
-"""Weights of queries that stand for another objective: they steer the plan, and the bound follows from them."""
+"""Query weights that linearize an objective: their plans and their bounds."""
 
 import functools
 import itertools
@@ -21,7 +21,7 @@ from tests.plans.goals import GOALS, ONE, SLACK, made, value_of
 
 
 def weights_of(emphasis, workload):
-    """The weight of every query of an emphasis, written out."""
+    """Return the weight of every query of an emphasis."""
     out = []
     for group, kind in zip(workload.groups, emphasis.kinds, strict=True):
         if kind < 0:
@@ -35,7 +35,7 @@ def weights_of(emphasis, workload):
 
 
 def test_attributes_beside_tables_of_cells_have_weights_of_their_own(monkeypatch):
-    """One weight a cell for all groups leaves this plan 2e-3 above its bound, which is then 1e-4 too low itself."""
+    """One weight per cell for all groups leaves a gap of 2e-3 to a bound that is 1e-4 too low."""
     monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)  # as where tables are larger
     schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute.of_size("c", 3, "categorical")])
     found = plan(Workload.all_ways(schema, (1, 2)), ONE, objective="max")
@@ -44,7 +44,7 @@ def test_attributes_beside_tables_of_cells_have_weights_of_their_own(monkeypatch
 
 
 def test_single_queries_steer_the_weights(monkeypatch):
-    """No product of weights is best here: without the step for single queries the plan stays behind its bound."""
+    """Product weights are not optimal: without weights of single queries a gap remains."""
     monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)
     monkeypatch.setattr(residual, "fits", lambda *_: False)
     workload = Workload.all_ways(shapes.numeric(8, 8), (1, 2))
@@ -57,7 +57,7 @@ def test_single_queries_steer_the_weights(monkeypatch):
 
 
 def test_weights_of_single_queries_are_followed_exactly(monkeypatch):
-    """Earnings, query by query, and the best noises against a sum that is written out."""
+    """Terms by query and the optimal noises, against explicit sums."""
     monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)
     workload, goal = (
         Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3)),
@@ -98,7 +98,7 @@ def test_weights_of_single_queries_are_followed_exactly(monkeypatch):
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize("shape", ["nested", "query_weighted", "custom_matrix"])
 def test_bounds_follow_from_their_weights(shape, goal):
-    """The bound is the optimum of the weighted sum, found by brute force, over the dual norm of the weights."""
+    """The bound is the brute-force optimum of the weighted sum over the weights' dual norm."""
     found = made("querysmasher", shape, **goal)
     workload, tradeoff = found.workload, found.tradeoff
     weights = weights_of(tradeoff.witness or tradeoff.emphasis, workload)

@@ -1,4 +1,4 @@
-"""Plan files hold the search for another objective, and are refused when it was tampered with."""
+"""Plan files with the search for another objective, and rejection of modified files."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Shares of the budget: they sum to 1 for every kind of budget, in the plan and in its chart."""
+"""Shares of the budget sum to 1 for every kind of budget, in the plan and in its chart."""
 
 from __future__ import annotations
 

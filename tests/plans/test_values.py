@@ -1,4 +1,4 @@
-"""Workloads, plans and measurements as values: printed, iterated, compared, copied, sent to processes, saved."""
+"""Workloads, plans and measurements as values: print, iterate, compare, copy, pickle, save."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_plot_gives_the_figures_of_the_pages() -> None:
 
 def test_a_value_without_headline_cannot_be_made() -> None:
     class Silent(Value):
-        """Prints nothing: it would fail in the notebook of whoever looks at it."""
+        """A value without a headline, which could not be printed in a notebook."""
 
     with pytest.raises(TypeError, match="headline"):
         Silent()
