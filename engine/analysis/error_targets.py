@@ -160,7 +160,7 @@ def budget_for(
     if fit == "shape":
         conflicting = [name for name in ("objective", "power", "targets") if name in options]
         if conflicting:
-            raise PlanError(f"A shape has its own objective. Leave out {', '.join(conflicting)}, or take fit='scale'.")
+            raise PlanError(f"fit='shape' sets the objective. Leave out {', '.join(conflicting)}, or take fit='scale'.")
         options = options | {"objective": "max", "targets": check_targets(targets)}
     noise_law = mechanism_class(mechanism).laws[0] if law is None else law
     return budget_for_error(plan(workload, _budget(noise_law, 1.0), mechanism, **options), targets, share)
@@ -265,7 +265,7 @@ def smallest_budget(made: Plan, ratio: Callable[[Plan], float], *, nearly: bool 
         pcost *= error_ratio ** (-1.0 / slope) * (1.0 + overshoot)
         if not low < pcost < high:
             pcost = math.sqrt(low * high)
-    raise PlanError("The noise of these targets is finer than its grid. Lower max_records, or ask for less accuracy.")
+    raise PlanError("The targets need noise finer than its grid. Lower max_records, or choose larger targets.")
 
 
 def _budget(law: str, pcost: float) -> Budget:

@@ -78,7 +78,7 @@ def remove(request: Request, group: int, attribute: str = "") -> Changed:
     """Remove the group from the workload."""
     groups = request.workload.groups
     if len(groups) == 1:
-        raise NotApplicable("It is the only group, so nothing would be asked. Add another group first.")
+        raise NotApplicable("It is the only group, and a workload needs at least one. Add another group first.")
     workload = Workload(request.workload.schema, (*groups[:group], *groups[group + 1 :]))
     text = f"Without the group on {_name(groups[group])}."
     return Changed(request=replace(request, workload=workload), group=None, text=text)
@@ -88,7 +88,7 @@ def approximate(request: Request, group: int, attribute: str = "") -> Changed:
     """Set the weight of the group to 0, so that other measurements answer it."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
-        raise NotApplicable("The group is answered from the other tables already; its weight is 0.")
+        raise NotApplicable("The group has weight 0, so it is answered from other measurements already.")
     changed = (*groups[:group], replace(target, weight=0.0), *groups[group + 1 :])
     text = f"{_name(target)} is answered from what is measured for other groups (weight 0)"
     if not any(_covers(other, target) for i, other in enumerate(groups) if i != group):
@@ -102,7 +102,7 @@ def marginal_instead(request: Request, group: int, attribute: str = "") -> Chang
     """Replace the group by the marginal on its attributes, from which all its queries follow."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if all(isinstance(part.family, Marginal) for part in target.parts):
-        raise NotApplicable("The group asks its marginal table already.")
+        raise NotApplicable("The group is a marginal table already.")
     marginal = make_group(request.workload.schema, target.attributes, "marginal", target.weight)
     workload = Workload(request.workload.schema, (*groups[:group], marginal, *groups[group + 1 :]))
     text = f"The marginal table of {_name(target)} instead of its '{target.family_text}' queries."

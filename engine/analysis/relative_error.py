@@ -59,8 +59,8 @@ class NoiseScale:
             positive(name, getattr(self, name), error=PlanError)
         if self.publishable > self.doubtful:
             raise PlanError(
-                f"publishable was {self.publishable:g} and doubtful {self.doubtful:g}. What is publishable has the "
-                "smaller coefficient of variation."
+                f"publishable was {self.publishable:g} and doubtful {self.doubtful:g}. Give "
+                "publishable a value of at most doubtful."
             )
 
     def quality(self, variation: float) -> str:

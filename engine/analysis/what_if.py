@@ -67,9 +67,9 @@ def raise_weight(request: Request, group: int, attribute: str = "", factor: floa
     groups = request.workload.groups
     queries = groups[group]
     if queries.weight == 0.0:
-        raise NotApplicable("The group has the weight 0, which no factor raises. Set its weight on the Workload page.")
+        raise NotApplicable("The group has weight 0, and no factor changes that. Set its weight on the Workload page.")
     if not any(g.weight > 0.0 for i, g in enumerate(groups) if i != group):
-        raise NotApplicable("No other group has a weight, so a larger one for this group changes nothing.")
+        raise NotApplicable("No other group has a positive weight, so a larger weight has no effect.")
     if queries.weight * factor > 1.0 / SMALLEST_WEIGHT:
         raise NotApplicable(f"The weight {queries.weight:g} cannot be raised further. Lower the weights of the others.")
     raised = tuple(replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups))
@@ -158,7 +158,7 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     (0.0, 10.0, 25.0)
     """
     if attribute.kind != "numeric":
-        raise NotApplicable(f"The cells of {attribute.name} have no order, so none are neighbours. Choose another.")
+        raise NotApplicable(f"The cells of {attribute.name} have no order, so they cannot be merged. Choose another.")
     if attribute.is_dated:
         raise NotApplicable(f"The cells of {attribute.name} are dates. Choose a longer unit for them in the schema.")
     if attribute.size < 2 * factor:
@@ -202,17 +202,17 @@ def _coarsened_group(schema: Schema, number: int, group: Group, attribute: str, 
         return group
     subject = f"Group {number} on {' × '.join(group.attributes)}"
     if group.query_weights is not None:
-        raise NotApplicable(f"{subject} has a weight for each of its queries, which coarser cells would not fit.")
+        raise NotApplicable(f"{subject} has a weight for each of its queries, which do not fit coarser cells.")
     windows: dict[str, Family] = {}
     for part in group.parts:
         if attribute not in (names := [group.attributes[a] for a in part.axes]):
             continue
         if isinstance(part.family, Width):
             if part.family.width % factor:
-                raise NotApplicable(f"{subject} asks windows of {part.family.width} cells, no multiple of {factor}.")
+                raise NotApplicable(f"{subject} has windows of {part.family.width} cells, not a multiple of {factor}.")
             windows[names[0]] = Width(part.family.width // factor)
         elif not isinstance(part.family, Intervals) and getattr(part.family, "predicates", None) is None:
-            raise NotApplicable(f"{subject} asks '{part.family.name}' queries, which have no form on coarser cells.")
+            raise NotApplicable(f"{subject} has '{part.family.name}' queries, which are not defined on coarser cells.")
     spec = group.family
     if windows:
         spec = {name: spec[name] if isinstance(spec, Mapping) else spec for name in group.attributes} | windows
@@ -270,7 +270,7 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
         float(errors["max_std"][n_previous:].max()),
     )
     if not math.isfinite(largest):
-        return "Some of these queries cannot be answered: they have the weight 0, and nothing else tells them."
+        return "Some of these queries cannot be answered: they have weight 0, and no other measurement determines them."
     text = f"These {number(int(new_errors['queries'].sum()))} queries come out with a typical error of "
     text += f"{amount(typical)} counts, the largest {amount(largest)}."
     if before is None or not n_previous:
