@@ -132,12 +132,14 @@ class Ladder:
         return [self._count(i, order) for i in range(len(self.sizes))]
 
     def _count(self, i: int, order: int) -> int:
-        terms, most = self.alike[i], max(self.sizes[i], default=1)
+        terms, max_functions = self.alike[i], max(self.sizes[i], default=1)
         if terms is not None:
             # without products, the order is the number of queries on a pair, which is small
-            return min(most, math.isqrt(order)) if any(len(keys) == 2 for keys in terms.pair) else most
+            return (
+                min(max_functions, math.isqrt(order)) if any(len(keys) == 2 for keys in terms.pair) else max_functions
+            )
         k = 1
-        while k < most and self._order(i, k + 1) <= order:
+        while k < max_functions and self._order(i, k + 1) <= order:
             k += 1
         return k
 
@@ -356,12 +358,12 @@ def domain_gram(workload: Workload) -> Array:
                 rows = np.asarray(np.kron(rows, part.family.rows(part.sizes)), dtype=float)
                 axes += [order[a] for a in part.axes]
             matrix = (rows * group.query_weights[:, None]).T @ rows
-        rest = [a for a in range(len(sizes)) if a not in axes]
-        matrix = np.asarray(np.kron(matrix, np.ones((math.prod(sizes[a] for a in rest),) * 2)), dtype=float)
-        place = [(axes + rest).index(a) for a in range(len(sizes))]
-        shape = [sizes[a] for a in axes + rest]
-        moved = matrix.reshape([*shape, *shape]).transpose(*place, *(len(sizes) + p for p in place))
-        out += group.weight * moved.reshape(cells, cells)
+        other_axes = [a for a in range(len(sizes)) if a not in axes]
+        matrix = np.asarray(np.kron(matrix, np.ones((math.prod(sizes[a] for a in other_axes),) * 2)), dtype=float)
+        axis_positions = [(axes + other_axes).index(a) for a in range(len(sizes))]
+        shape = [sizes[a] for a in axes + other_axes]
+        ordered = matrix.reshape([*shape, *shape]).transpose(*axis_positions, *(len(sizes) + p for p in axis_positions))
+        out += group.weight * ordered.reshape(cells, cells)
     return out
 
 

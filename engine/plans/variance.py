@@ -121,7 +121,7 @@ class GroupVariance:
             self._cache["fronts"] = self._fronts()
         sets, keys, fronts = self._cache["fronts"]
         lengths = [len(next(iter(f.values()))) if f else 1 for f in fronts]
-        owner = {p: k for k, together in enumerate(sets) for p in together}
+        owner = {p: k for k, part_set in enumerate(sets) for p in part_set}
         best, head = 0.0, lengths[0] if lengths else 1
         step = max(1, SLAB // max(1, math.prod(lengths[1:])))
         for start in range(0, head, step):
@@ -150,12 +150,12 @@ class GroupVariance:
         # of these parts is therefore below it in every product, whatever queries the other parts
         # have, and the maximum needs only the Pareto fronts.
         fronts: list[dict[Any, Array]] = []
-        for together in sets:
-            shape = tuple(self.counts[p] for p in together)
+        for part_set in sets:
+            shape = tuple(self.counts[p] for p in part_set)
             features = {
-                (parts, key): _spread(parts, a, together, shape)
+                (parts, key): _spread(parts, a, part_set, shape)
                 for (parts, key), a in arrays.items()
-                if set(parts) <= set(together)
+                if set(parts) <= set(part_set)
             }
             front = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
             fronts.append({key: values[front] for key, values in features.items()})
@@ -249,8 +249,8 @@ def along(values: Array, k: int, dimensions: int) -> Array:
     return values.reshape(shape)
 
 
-def _spread(parts: Parts, array: Array, together: Parts, shape: tuple[int, ...]) -> Array:
-    aligned_shape = [array.shape[parts.index(p)] if p in parts else 1 for p in together]
+def _spread(parts: Parts, array: Array, part_set: Parts, shape: tuple[int, ...]) -> Array:
+    aligned_shape = [array.shape[parts.index(p)] if p in parts else 1 for p in part_set]
     return np.broadcast_to(array.reshape(aligned_shape), shape).ravel()
 
 
@@ -589,23 +589,23 @@ class VarianceBuilder:
             inside = tuple(a for a in ranks if a in touched)
             # a complement depends on the queries on both attributes of its pair
             touched.update(*(pair for pair in pairs if any(set(axes) < pair for axes in block_spaces)))
-            together = tuple(p for p, part in enumerate(group.parts) if touched & set(part.axes))
-            values, marks = self._coupled(group, together, block, block_spaces)
-            rest = [p for p in range(len(group.parts)) if p not in together]
+            touched_parts = tuple(p for p, part in enumerate(group.parts) if touched & set(part.axes))
+            values, marks = self._coupled(group, touched_parts, block, block_spaces)
+            rest = [p for p in range(len(group.parts)) if p not in touched_parts]
             if block is not None:
                 outside = [self._outside(group, p) for p in rest]
-                summands.append(summand_beside(block.noise**2, together, values, rest, outside, inside))
+                summands.append(summand_beside(block.noise**2, touched_parts, values, rest, outside, inside))
             present = [self._present(group, p, ()) for p in rest] if marks.any() else []
             if marks.any() and all(map(np.any, present)):
-                unmeasured.append(summand_beside(1.0, together, marks, rest, present, inside))
+                unmeasured.append(summand_beside(1.0, touched_parts, marks, rest, present, inside))
         return summands, unmeasured
 
-    def _coupled(self, group: Group, together: Parts, block: Block | None, spaces: Sequence[Axes]) -> Array:
+    def _coupled(self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]) -> Array:
         """Return the variances at noise 1 and the unmeasured marks of the queries of some parts.
 
         Shape (2, counts of these parts); a mark is 1 for a query that is not measured and else 0.
         """
-        parts = tuple(group.parts[p] for p in together)
+        parts = tuple(group.parts[p] for p in part_numbers)
         axes_of_parts = {a for part in parts for a in part.axes}
         ranks = tuple(a for a in group.ranks(self.schema) if a in axes_of_parts)
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
@@ -997,8 +997,8 @@ def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
     if own is None:
         sets = coupled_sets(len(found.counts), [parts for s in found.summands for parts, _ in s.arrays])
     tables = []
-    for together in sets:
-        shape = tuple(found.counts[p] for p in together)
+    for part_set in sets:
+        shape = tuple(found.counts[p] for p in part_set)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
             raise LimitExceeded(
                 f"A group couples {math.prod(shape):,} queries, too many to look at one by one for this objective. "
@@ -1007,8 +1007,8 @@ def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
         table = np.ones((len(noises), *shape))
         for j, summand in enumerate(found.summands):
             for parts, values in summand.arrays:
-                if set(parts) <= set(together):
-                    aligned_shape = [values.shape[parts.index(p)] if p in parts else 1 for p in together]
+                if set(parts) <= set(part_set):
+                    aligned_shape = [values.shape[parts.index(p)] if p in parts else 1 for p in part_set]
                     table[j] *= values.reshape(aligned_shape)
         tables.append(table.reshape(len(noises), -1))
     if not tables:
