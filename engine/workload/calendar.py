@@ -1,4 +1,4 @@
-"""Calendar periods as cells: years, quarters, months or days, numbered in order.
+"""Calendar periods as cells: consecutively numbered years, quarters, months or days.
 
     unit      label of a cell    number of a cell
     year      2024               the year
@@ -6,9 +6,8 @@
     month     2024-03            12 * year + month - 1
     day       2024-03-15         day 1 is 0001-01-01
 
-A text is read as ISO 8601 in its extended form, or by a declared format.  A time with a zone or an
-offset from UTC is an instant, and belongs to the day that it has in UTC; a time without one belongs
-to the day that is written.
+Texts are parsed as ISO 8601 in its extended form, or by a declared format. A time with a time zone or
+an offset from UTC is assigned to its day in UTC, a time without one to its nominal day.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ from engine._format import shown
 from engine.errors import SchemaError
 
 UNITS = ("year", "quarter", "month", "day")  # from coarse to fine
-MAX_YEAR = 9998  # so that the day after the last cell is a date, too
-MAX_FORMAT = 40
-DIRECTIVES = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}  # and the most digits of each
-NEEDED = {"year": "Y", "quarter": "Ym", "month": "Ym", "day": "Ymd"}
+# the day after the last cell must be a valid date
+MAX_YEAR = 9998
+_MAX_FORMAT_LENGTH = 40
+# directive -> maximum number of digits
+_MAX_DIGITS = {"Y": 4, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
+_REQUIRED_DIRECTIVES = {"year": "Y", "quarter": "Ym", "month": "Ym", "day": "Ymd"}
 
 _ISO = re.compile(
     r"(?P<Y>\d{4})(?:-Q(?P<q>[1-4])|-(?P<m>\d{2})(?:-(?P<d>\d{2})(?:[T ](?P<H>\d{2}):(?P<M>\d{2})"
@@ -36,7 +37,7 @@ _ISO = re.compile(
 
 @dataclass(frozen=True)
 class Period:
-    """A calendar period: its first day, and its unit as in `UNITS`."""
+    """Calendar period with its first day and its unit, one of `UNITS`."""
 
     day: datetime.date
     unit: str
@@ -63,7 +64,7 @@ class Period:
 
 
 def cell_number(day: datetime.date, unit: str) -> int:
-    """Return the number of the cell that a day belongs to.
+    """Return the number of the cell that contains a day.
 
     >>> cell_number(datetime.date(2024, 3, 15), "month") == 12 * 2024 + 2
     True
@@ -100,7 +101,7 @@ def cell_label(number: int, unit: str) -> str:
 
 
 def read_period(text: str, date_format: str | None = None) -> Period | None:
-    """Return the period that a text names; None for a text that is no ISO date, nor one of the declared format.
+    """Parse a date or period; None if the text matches neither ISO 8601 nor the declared format.
 
     >>> read_period("2024-Q2").last_day
     datetime.date(2024, 6, 30)
@@ -128,7 +129,7 @@ def _period(parts: dict[str, str | None]) -> Period | None:
 
 
 def _offset(zone: str | None) -> datetime.timedelta:
-    """Offset from UTC, as in +02:00, +0200, +02 or Z.  Raises: ValueError for one of a day or more."""
+    """Parse an offset from UTC such as +02:00, +0200, +02 or Z; raise ValueError from 24 hours."""
     if zone is None or zone.endswith("Z"):
         return datetime.timedelta()
     hours, minutes = int(zone[1:3]), int(zone[3:].strip(":") or 0)
@@ -140,35 +141,41 @@ def _offset(zone: str | None) -> datetime.timedelta:
 
 @lru_cache(maxsize=256)
 def _pattern(date_format: str) -> re.Pattern[str]:
-    """Return the expression of the texts that a checked format reads."""
+    """Return the regular expression of a checked date format."""
     parts = re.findall(r"%.|[^%]+", date_format)
     out = []
     for i, part in enumerate(parts):
         if part[0] != "%":
             out.append(re.escape(part))
             continue
-        # two numbers without a sign between them can only be told apart by their lengths
-        touches = any(0 <= k < len(parts) and (parts[k][0] == "%" or parts[k][-1].isdigit()) for k in (i - 1, i + 1))
-        most = DIRECTIVES[part[1]]
-        least = most if touches or part[1] == "Y" else 1
-        out.append(rf"(?P<{part[1]}>\d{{{least},{most}}})")
+        # adjacent numbers without a separator must have a fixed number of digits
+        is_adjacent = any(
+            0 <= k < len(parts) and (parts[k][0] == "%" or parts[k][-1].isdigit()) for k in (i - 1, i + 1)
+        )
+        max_digits = _MAX_DIGITS[part[1]]
+        min_digits = max_digits if is_adjacent or part[1] == "Y" else 1
+        out.append(rf"(?P<{part[1]}>\d{{{min_digits},{max_digits}}})")
     return re.compile("".join(out), re.ASCII)
 
 
 def check_format(date_format: str, unit: str, who: str) -> None:
-    """Raise SchemaError for a format that does not name one day, month or year without doubt.
+    """Raise SchemaError for a format that does not determine the cell of a date uniquely.
 
     >>> check_format("%d.%m.%Y", "day", "attribute 'birth'")
     """
-    allowed = ", ".join(f"%{key}" for key in DIRECTIVES)
+    allowed = ", ".join(f"%{key}" for key in _MAX_DIGITS)
     keys = re.findall(r"%(.?)", date_format)
-    if len(date_format) > MAX_FORMAT or any(key not in DIRECTIVES for key in keys) or len(set(keys)) < len(keys):
+    if (
+        len(date_format) > _MAX_FORMAT_LENGTH
+        or any(key not in _MAX_DIGITS for key in keys)
+        or len(set(keys)) < len(keys)
+    ):
         raise SchemaError(
-            f"{who} has the date format {shown(date_format)}; use {allowed}, each once, and at most {MAX_FORMAT} "
-            "characters"
+            f"{who} has the date format {shown(date_format)}; use {allowed}, each once, in at most "
+            f"{_MAX_FORMAT_LENGTH} characters"
         )
-    if lost := [f"%{key}" for key in NEEDED[unit] if key not in keys]:
-        raise SchemaError(f"{who} has a date format without {' and '.join(lost)}; cells of one {unit} need it")
+    if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:
+        raise SchemaError(f"{who} has a date format without {' and '.join(absent)}; cells of one {unit} need it")
     sample = datetime.date(2024, 3, 4)
     if (match := _pattern(date_format).fullmatch("2024-03-04")) and _period(match.groupdict()) != Period(sample, "day"):
         raise SchemaError(f"{who} has a date format that reads ISO dates as other days; write the dates another way")
