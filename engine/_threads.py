@@ -14,8 +14,10 @@ from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
-SMALL = 2500  # matrices of this order and below stay on one thread
-WORTH = 100  # arrays of this length and above are worth a thread of their own
+# Matrices up to this order use one thread.
+SMALL = 2500
+# Arrays from this length on are worth a separate thread.
+MIN_LENGTH_PER_THREAD = 100
 
 _ALONE = ContextVar("alone", default=False)
 _In = TypeVar("_In")
@@ -23,12 +25,14 @@ _Out = TypeVar("_Out")
 
 
 def cores() -> int:
-    """Return how many cores this process may use: in a container, or where it is pinned, fewer than there are.
+    """Return the number of cores available to this process, which a container or affinity may
+    limit.
 
     >>> cores() >= 1
     True
     """
-    import loky  # which takes as long as many a command
+    # imported here because the import takes as long as many a command
+    import loky
 
     return int(loky.cpu_count())
 
@@ -39,19 +43,19 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def side_by_side(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
-    """Return the function of every part, on all cores when there are several large parts, in their order.
+    """Return the function of every part, in order; on all cores if several parts are large.
 
     >>> side_by_side(len, ["ab", "c"])
     [2, 1]
     """
-    if len(parts) > 1 and not _ALONE.get() and max(len(p) for p in parts) >= WORTH:  # type: ignore[arg-type]
+    if len(parts) > 1 and not _ALONE.get() and max(len(p) for p in parts) >= MIN_LENGTH_PER_THREAD:  # type: ignore[arg-type]
         return list(_pool().map(function, parts))
     return [function(p) for p in parts]
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Keep `side_by_side` on this thread, for work that has other cores busy already.
+    """Run `side_by_side` on this thread only, for work that already uses the other cores.
 
     >>> with alone():
     ...     side_by_side(len, ["ab", "c"])
@@ -65,46 +69,50 @@ def alone() -> Iterator[None]:
 
 
 class _Shared:
-    """How many threads linear algebra has, which all threads of a process share, from who is at work in it.
+    """Thread limit of linear algebra, which all threads of a process share.
 
-    Whoever has small matrices wants one; while somebody has large ones there are as many as there were at first, unless
-    somebody has every core busy already.  Counted, not put back as found: threads come and go in any order.
+    The limit depends on the contexts in use.  While only small matrices are in use it is one
+    thread; while large ones are in use it is the initial number; where all cores are busy it is one
+    again. Contexts are counted, not restored, because threads enter and leave them in any order.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.at_work: Counter[str] = Counter()
-        self.usual: list[int] = []
-        self.one = False
+        self.in_use: Counter[str] = Counter()
+        self.initial_threads: list[int] = []
+        self.is_single = False
 
     @cached_property
     def libraries(self) -> list[Any]:
-        import scipy.linalg  # noqa: F401  what is loaded later, its own linear algebra included, would not be held back
+        # libraries that are loaded later would not be limited, so SciPy's linear algebra is loaded
+        # first
+        import scipy.linalg  # noqa: F401
 
         return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
     @contextmanager
     def held(self, kind: str) -> Iterator[None]:
-        """Count somebody at work in."""
+        """Count a context of this kind while it is in use."""
         self._count(kind, 1)
         try:
             yield
         finally:
             self._count(kind, -1)
 
-    def _count(self, kind: str, more: int) -> None:
+    def _count(self, kind: str, change: int) -> None:
         with self.lock:
-            if not self.at_work.total():  # whoever calls the engine may have set something else since
-                self.usual = [library.num_threads for library in self.libraries]
-            self.at_work[kind] += more
-            one = bool(self.at_work["every core"] or (self.at_work["small"] and not self.at_work["large"]))
-            if one != self.one:
-                self.one = one
-                for library, threads in zip(self.libraries, self.usual, strict=True):
-                    library.set_num_threads(1 if one else threads)
+            # outside all contexts the caller may have set other limits
+            if not self.in_use.total():
+                self.initial_threads = [library.num_threads for library in self.libraries]
+            self.in_use[kind] += change
+            is_single = bool(self.in_use["every core"] or (self.in_use["small"] and not self.in_use["large"]))
+            if is_single != self.is_single:
+                self.is_single = is_single
+                for library, threads in zip(self.libraries, self.initial_threads, strict=True):
+                    library.set_num_threads(1 if is_single else threads)
 
     def forked(self) -> None:
-        """Give a child a lock of its own, which nobody who stayed behind holds."""
+        """Create a new lock in a child process, because no thread of the child releases the old one."""
         self.lock = threading.Lock()
 
 
@@ -116,8 +124,9 @@ if hasattr(os, "register_at_fork"):
 def threads_for(order: int) -> AbstractContextManager[None]:
     """Return a context for linear algebra with matrices of this order.
 
-    Small ones gain nothing from a second thread, and on a busy machine threads that wait for each other cost a
-    hundredfold.  Large ones have their threads also inside the context of small ones.
+    Small matrices gain nothing from a second thread, and on a busy machine threads that wait for
+    each other can make them a hundred times slower.  Large matrices use all threads, also inside a
+    context for small ones.
 
     >>> with threads_for(99):
     ...     pass
@@ -126,7 +135,7 @@ def threads_for(order: int) -> AbstractContextManager[None]:
 
 
 def one_thread() -> AbstractContextManager[None]:
-    """Return a context in which linear algebra has one thread whatever the matrices: every core is busy already.
+    """Return a context in which linear algebra uses one thread, because every core is busy already.
 
     >>> with one_thread(), threads_for(9999):
     ...     pass

@@ -1,6 +1,6 @@
 """Argument checks with uniform error messages.
 
-Each returns the value as a plain Python number, so that a NumPy number never travels further.
+Each check returns the value as a plain Python number, so that NumPy numbers are not passed on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Refusal = type[EngineError]
 
 
 def whole(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
-    """Return a whole number from ``low`` to ``high``.
+    """Return an integer from ``low`` to ``high``.
 
     >>> whole("number of cells", 5)
     5
@@ -25,11 +25,11 @@ def whole(word: str, value: Any, low: int = 1, high: int | None = None, *, error
     Traceback (most recent call last):
     engine.errors.WorkloadError: The way was 4. Give a whole number from 1 to 3.
     """
-    given = isinstance(value, Integral) and not isinstance(value, bool)
-    if given and low <= value and (high is None or value <= high):
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if is_integer and low <= value and (high is None or value <= high):
         return int(value)
     upto = "" if high is None else f" to {number(high)}"
-    raise error(f"The {word} was {_given(value)}. Give a whole number from {low}{upto}.")
+    raise error(f"The {word} was {_shown_value(value)}. Give a whole number from {low}{upto}.")
 
 
 def positive(
@@ -41,17 +41,19 @@ def positive(
     Traceback (most recent call last):
     engine.errors.WorkloadError: The confidence was 1.5. Give a number above 0 and below 1.
     """
-    given = isinstance(value, Real) and not isinstance(value, bool)
-    if given and 0 < value < below and value <= most:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if is_number and 0 < value < below and value <= most:
         return float(value)
     upper = f"below {below:g}" if below < math.inf else f"at most {most:g}" if most < math.inf else "finite"
-    raise error(f"The {word} was {_given(value)}. Give a number above 0 and {upper}.")
+    raise error(f"The {word} was {_shown_value(value)}. Give a number above 0 and {upper}.")
 
 
 def one_of(
     word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError, public: bool = False
 ) -> str:
-    """Return a text that is one of those allowed; what is ``public``, as options are, is shown whatever its type.
+    """Return a text that is one of those allowed.
+
+    The error shows the value itself if it is ``public``, as options are; see `_shown_value`.
 
     >>> one_of("format", "parqet", ("csv", "parquet"))
     Traceback (most recent call last):
@@ -60,14 +62,14 @@ def one_of(
     if isinstance(value, str) and value in allowed:
         return value
     near = near_matches(value, allowed) if isinstance(value, str) else ""
-    given = f"{value!r:.60}" if public else _given(value)
-    raise error(f"The {word} was {given}{near}. Give one of {', '.join(map(repr, allowed))}.")
+    text = f"{value!r:.60}" if public else _shown_value(value)
+    raise error(f"The {word} was {text}{near}. Give one of {', '.join(map(repr, allowed))}.")
 
 
 def instance(
     word: str, value: Any, kinds: type | tuple[type, ...], *, give: str, error: Refusal = WorkloadError
 ) -> None:
-    """Raise unless a value is of one of some types; ``give`` says in words what would be right.
+    """Raise unless a value has one of some types; ``give`` describes a right value.
 
     >>> instance("plan", 5, str, give="a Plan, as plan() makes it")
     Traceback (most recent call last):
@@ -78,20 +80,23 @@ def instance(
 
 
 def span(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
-    """Return the first and the end of ``start:stop`` among ``count`` things, as Python slices them, never backwards.
+    """Return first and end of the slice ``start:stop`` of ``count`` queries; the end is not before
+    the first.
 
     >>> span(-2, None, 10), span(4, 2, 10)
     ((8, 10), (4, 4))
     """
     for word, value in (("first query", start), ("end of the queries", stop)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
-            raise error(f"The {word} was {_given(value)}. Give a whole number, of {number(count)} queries from 0.")
+            raise error(
+                f"The {word} was {_shown_value(value)}. Give a whole number, of {number(count)} queries from 0."
+            )
     first, last, _ = slice(start, stop).indices(count)
     return first, max(first, last)
 
 
-def _given(value: object) -> str:
-    """A number as it is; of anything longer its beginning or its type, for a table given by mistake is private."""
-    # a whole number may have more digits than can be written
+def _shown_value(value: object) -> str:
+    """Return a number as it is, and any other value shortened: it may be private, such as a table."""
+    # an integer may have more digits than Python converts to text
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)
     return str(value) if short else shown(value)

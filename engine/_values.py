@@ -16,21 +16,22 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Value(ABC):
-    """Base of frozen dataclasses that may hold much: they print their headline figures and none of their contents.
+    """Base of frozen dataclasses with large contents: they print a headline instead of their
+    fields.
 
-    A copy, also one that was pickled, is made by the constructor from the fields, so that whatever it checks holds for
-    the copy as well and nothing that was computed on the way is carried along.
+    A copy, also from a pickle, is built by the constructor from the fields.  So it has passed the
+    same checks, and contains no cached values.
     """
 
     @abstractmethod
     def headline(self) -> Mapping[str, str]:
-        """Return what a reader wants to know first, in words and figures."""
+        """Return the main figures of the value, as texts by name."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name} {text}' for name, text in self.headline().items())})"
 
     def _repr_html_(self) -> str:
-        """Return the headline as a table for notebooks; names of attributes and datasets are text in it, never HTML."""
+        """Return the headline as an HTML table for notebooks; all names in it are escaped."""
         rows = "".join(
             f'<tr><th style="text-align:left">{html.escape(name)}</th><td>{html.escape(text)}</td></tr>'
             for name, text in self.headline().items()
@@ -38,21 +39,22 @@ class Value(ABC):
         return f"<table><caption>{type(self).__name__}</caption><tbody>{rows}</tbody></table>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
-        return _made, (type(self), given)
+        arguments = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
+        return _rebuilt, (type(self), arguments)
 
     def __copy__(self) -> Self:
         return self  # frozen
 
 
-def _made(kind: type[Any], given: dict[str, Any]) -> Any:
-    return kind(**given)
+def _rebuilt(cls: type[Any], arguments: dict[str, Any]) -> Any:
+    return cls(**arguments)
 
 
 def kept_with(function: _Function) -> _Function:
-    """Keep what a function finds of a value for as long as the value lives, however many others are looked at between.
+    """Cache the results of a function of a value for the lifetime of that value.
 
-    Its other arguments are positional and hashable.
+    The cache is stored with the value, so other values do not displace it.  Further arguments of
+    the function must be positional and hashable.
 
     >>> class Few(list): pass
     >>> total = kept_with(lambda value: print("added up") or sum(value))
@@ -63,20 +65,21 @@ def kept_with(function: _Function) -> _Function:
     """
 
     @wraps(function)
-    def found(value: object, *given: Any) -> Any:
-        kept = vars(value).setdefault("_kept", {})
-        if (function, given) not in kept:
-            kept[function, given] = function(value, *given)
-        return kept[function, given]
+    def cached(value: object, *args: Any) -> Any:
+        cache = vars(value).setdefault("_kept", {})
+        if (function, args) not in cache:
+            cache[function, args] = function(value, *args)
+        return cache[function, args]
 
-    return cast(_Function, found)
+    return cast(_Function, cached)
 
 
 def held_bytes(value: object, beside: object = None, apart: Iterable[object] = ()) -> int:
-    """Return the bytes of a value with everything that it holds on to, programs and modules left out.
+    """Return the bytes of a value with all objects it refers to, except functions, types and
+    modules.
 
-    What ``beside`` holds on to as well counts for nothing, and so does what stands in ``apart`` and what that alone
-    holds on to, which is not looked through.
+    Objects that ``beside`` refers to are not counted.  Objects in ``apart`` are not counted either,
+    nor objects that only they refer to, because these are not traversed.
 
     >>> held_bytes([bytes(1000)] * 2) - held_bytes([bytes(1000)])
     8
@@ -87,17 +90,22 @@ def held_bytes(value: object, beside: object = None, apart: Iterable[object] = (
     True
     """
     seen = set(map(id, apart))
-    for _ in _held(beside, seen):
+    for _ in _referenced(beside, seen):
         pass
-    return sum(map(sys.getsizeof, _held(value, seen)))
+    return sum(map(sys.getsizeof, _referenced(value, seen)))
 
 
-def _held(value: object, seen: set[int]) -> Iterator[object]:
-    """Yield what a value holds on to and is not seen yet."""
-    found = [value]
-    while found:  # all referents of a generation at once, which takes half the time
-        new = {id(one): one for one in found if not isinstance(one, (type, ModuleType, FunctionType))}
-        found = [one for name, one in new.items() if name not in seen]
+def _referenced(value: object, seen: set[int]) -> Iterator[object]:
+    """Yield the value and the objects that it refers to, without those in ``seen``."""
+    generation = [value]
+    # all referents of a generation in one call take half the time of single calls
+    while generation:
+        new = {
+            id(referent): referent
+            for referent in generation
+            if not isinstance(referent, (type, ModuleType, FunctionType))
+        }
+        generation = [referent for name, referent in new.items() if name not in seen]
         seen.update(new)
-        yield from found
-        found = gc.get_referents(*found)
+        yield from generation
+        generation = gc.get_referents(*generation)

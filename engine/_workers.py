@@ -1,8 +1,9 @@
 """Worker pool: workers never re-import `__main__`, end with the parent and report failures.
 
-The usual pools run the caller's script once more in every process, unless it guards its main part.  Here loky starts a
-keeper, without that script; it has the engine imported once, and forks for every call, so that a call starts in
-milliseconds and its memory is its own.  Asker and keeper share one line: a hang-up ends the keeper and its calls.
+The pools of the standard library run the caller's script again in every process, unless its main
+part is guarded.  Here loky starts a fork server without that script.  It imports the engine once
+and forks for every call, so that a call starts in milliseconds and has separate memory.  Caller and
+fork server share one pipe: when the caller closes it or ends, the server and its calls end as well.
 """
 
 from __future__ import annotations
@@ -26,67 +27,72 @@ from typing import Any
 from engine.errors import Cancelled
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")  # used by most plans, and slow to import
-EVERY = 0.2  # seconds between two words of a keeper, which is also how fast a cancel is heard
+# Modules that most plans use and that are slow to import.
+PRELOADED = ("scipy.optimize", "scipy.sparse.linalg", "joblib")
+# Interval of progress messages, which also limits the delay of a cancellation.
+PROGRESS_INTERVAL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """Why a call has no result, in words."""
+    """Reason why a call has no result, as text."""
 
     reason: str
 
 
 def peak_megabytes() -> float:
-    """Return the most memory that this process held so far, in MiB; not a number where the system does not tell.
+    """Return the peak memory of this process, in MiB; NaN where the system does not report it.
 
-    Linux hands the largest resident set of a process on to the programs that it starts, so it is asked for the peak of
-    this address space instead.
+    On Linux a process passes its largest resident set on to the programs that it starts, so the
+    peak of the address space is used instead.
     """
     status = Path("/proc/self/status")
     text = status.read_text(encoding="ascii", errors="replace") if status.exists() else ""
-    if found := re.search(r"^VmHWM:\s*(\d+) kB$", text, flags=re.MULTILINE):
-        return int(found[1]) / 2**10
+    if match := re.search(r"^VmHWM:\s*(\d+) kB$", text, flags=re.MULTILINE):
+        return int(match[1]) / 2**10
     try:
         import resource
-    except ImportError:  # only POSIX has it
+    # only POSIX systems have this module
+    except ImportError:
         return math.nan
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-class _Keeper:
+class _ForkServer:
     def __init__(self) -> None:
         from loky.backend import get_context
 
         context: Any = get_context("loky")
-        self.line, other = context.Pipe()
-        self.process = context.Process(target=_keep, args=(other,), name="keeper")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other,), name="keeper")
         self.process.start()
         other.close()
 
-    def told(self, question: Any = None) -> Any:
-        """What the keeper says next, after a question if there is one; nothing when it is gone."""
+    def receive(self, request: Any = None) -> Any:
+        """Send a request, if any, and return the next message of the server; None if it ended."""
         with suppress(EOFError, OSError):
-            if question is not None:
-                self.line.send(question)
-            return self.line.recv()
+            if request is not None:
+                self.pipe.send(request)
+            return self.pipe.recv()
         return None
 
     def end(self) -> None:
-        self.line.close()
+        self.pipe.close()
         self.process.join()
 
 
-_IDLE: list[_Keeper] = []  # keepers that wait for the next question; lists are safe to share among threads
-_LEAVING = threading.Event()  # Python is about to wait for its children, also for keepers that threads still listen to
+# Idle servers; operations on lists are safe among threads.
+_IDLE_SERVERS: list[_ForkServer] = []
+# Set when Python is about to wait for its child processes, which include servers in use by threads.
+_PYTHON_ENDING = threading.Event()
 
 
 @atexit.register
-def _end_all() -> None:
-    """Hang up, before Python waits for its children; a thread that listens hangs up at the next word."""
-    _LEAVING.set()
-    while _IDLE:
-        _IDLE.pop().end()
+def _close_all() -> None:
+    """Close idle servers before Python waits for its children; threads close theirs soon after."""
+    _PYTHON_ENDING.set()
+    while _IDLE_SERVERS:
+        _IDLE_SERVERS.pop().end()
 
 
 def call_apart(
@@ -97,99 +103,104 @@ def call_apart(
     hear: Callable[[float, list[str]], object],
     arrived: Callable[[str, Any], object] = lambda label, result: None,
 ) -> dict[str, Any]:
-    """Return what each call returned, or `Failed`, by its label.
+    """Return the result of each call, or `Failed`, by its label.
 
     Parameters
     ----------
     calls : functions of modules, with arguments that can be pickled.
-    at_once : how many run at the same time.
-    seconds : what one may take before it is ended.
-    hear : called some times a second with the fraction that ended and the labels of those that run; what it raises
-        ends all of them.
-    arrived : called with a label and its result as soon as it is there, before the others are.
+    at_once : number of calls that run at the same time.
+    seconds : time limit of a call.
+    hear : progress callback, called a few times per second with the fraction of finished calls and
+        the labels of the running ones; an exception from it ends all calls.
+    arrived : called with the label and the result of a call when it finishes.
 
     Raises
     ------
-    Cancelled : Python ends, while a thread waits here for results.
+    Cancelled
+        Python ends while a thread waits for results.
 
     >>> call_apart({"five": (len, ("abcde",))}, at_once=1, seconds=60.0, hear=lambda fraction, labels: None)
     {'five': 5}
     """
     if not calls:
         return {}
-    _stay()
+    _check_not_ending()
     try:
-        keeper = _IDLE.pop()
+        server = _IDLE_SERVERS.pop()
     except IndexError:
-        keeper = _Keeper()
+        server = _ForkServer()
     try:
-        told = keeper.told((calls, at_once, seconds))
-        while told and told[0] == "running":
-            for label, result in told[3].items():
+        message = server.receive((calls, at_once, seconds))
+        while message and message[0] == "running":
+            for label, result in message[3].items():
                 arrived(label, result)
-            hear(told[1], told[2])
-            _stay()
-            told = keeper.told()
+            hear(message[1], message[2])
+            _check_not_ending()
+            message = server.receive()
     except BaseException:
-        keeper.end()
+        server.end()
         raise
-    if not told:
-        keeper.end()
-        why = Failed(reason=f"The process that starts the others {_ending(keeper.process.exitcode)}.")
+    if not message:
+        server.end()
+        why = Failed(reason=f"The process that starts the others {_ending(server.process.exitcode)}.")
         return dict.fromkeys(calls, why)
-    _IDLE.append(keeper)
-    if _LEAVING.is_set():
-        _end_all()
-    found: dict[str, Any] = told[1]
-    return found
+    _IDLE_SERVERS.append(server)
+    if _PYTHON_ENDING.is_set():
+        _close_all()
+    results: dict[str, Any] = message[1]
+    return results
 
 
-def _stay() -> None:
-    """Raise where Python is ending."""
-    if _LEAVING.is_set():
+def _check_not_ending() -> None:
+    """Raise Cancelled if Python is ending."""
+    if _PYTHON_ENDING.is_set():
         raise Cancelled("Python is ending.")
 
 
-def _keep(line: Connection) -> None:
-    """Answer questions until the asker hangs up; runs in the keeper."""
-    import scipy.optimize  # noqa: F401  most searches need it: loaded here, it is there in every fork
+def _serve(pipe: Connection) -> None:
+    """Serve requests until the caller closes the pipe; runs in the server process."""
+    # most strategy searches need this module, so it is imported before the forks
+    import scipy.optimize  # noqa: F401
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a key press reaches every process; the asker decides
+    # Ctrl-C reaches every process, but only the caller handles it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(EOFError, OSError):
         while True:
-            calls, at_once, seconds = line.recv()
-            line.send(("done", _answered(calls, at_once, seconds, line)))
+            calls, at_once, seconds = pipe.recv()
+            pipe.send(("done", _run_calls(calls, at_once, seconds, pipe)))
 
 
-def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Connection) -> dict[str, Any]:
+def _run_calls(calls: Mapping[str, Call], at_once: int, seconds: float, pipe: Connection) -> dict[str, Any]:
     from loky.backend import get_context
 
     forks = "fork" in multiprocessing.get_all_start_methods()
-    if forks:  # once here, and not again in every process
+    # import once in the server, not in every process
+    if forks:
         for name in PRELOADED:
             import_module(name)
     context: Any = multiprocessing.get_context("fork") if forks else get_context("loky")
     waiting = list(calls)
     running: dict[Any, tuple[str, Any, float]] = {}
     results: dict[str, Any] = {}
-    told = 0
+    n_sent = 0
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
                 label = waiting.pop(0)
                 receiver, sender = context.Pipe(duplex=False)
-                process = context.Process(target=_called, args=(sender, *calls[label]), daemon=True)
+                process = context.Process(target=_run_call, args=(sender, *calls[label]), daemon=True)
                 process.start()
                 sender.close()
                 running[receiver] = label, process, time.monotonic()
-            fresh = dict(list(results.items())[told:])
-            told = len(results)
-            line.send(("running", told / len(calls), [label for label, _, _ in running.values()], fresh))
-            for ready in wait([*running, line], timeout=EVERY):
-                if ready is line:
-                    raise EOFError  # the asker says nothing while it waits, so this is its end
+            new_results = dict(list(results.items())[n_sent:])
+            n_sent = len(results)
+            pipe.send(("running", n_sent / len(calls), [label for label, _, _ in running.values()], new_results))
+            for ready in wait([*running, pipe], timeout=PROGRESS_INTERVAL_S):
+                if ready is pipe:
+                    # the caller sends nothing while it waits, so a readable pipe is a closed one
+                    raise EOFError
                 label, process, _ = running.pop(ready)
-                results[label] = _heard(ready, process)
+                results[label] = _result_of(ready, process)
             for receiver, (label, process, started) in list(running.items()):
                 if time.monotonic() - started > seconds:
                     process.kill()
@@ -202,29 +213,29 @@ def _answered(calls: Mapping[str, Call], at_once: int, seconds: float, line: Con
     return results
 
 
-def _heard(receiver: Any, process: Any) -> Any:
+def _result_of(receiver: Any, process: Any) -> Any:
     try:
-        found = receiver.recv()
+        result = receiver.recv()
     except (EOFError, OSError):
         process.join()
         return Failed(reason=f"Its process {_ending(process.exitcode)}.")
     process.join()
-    return found
+    return result
 
 
 def _ending(code: int | None) -> str:
-    """How a process ended, in words."""
+    """Return as text how a process ended."""
     if code == -signal.SIGTERM or code is None or code >= 0:
         return f"ended with exit code {code} and without a result"
     memory = " which systems do when memory runs out;" if code == -getattr(signal, "SIGKILL", 9) else ""
     return f"was ended by signal {-code},{memory} without a result"
 
 
-def _called(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """Do one call and send what came of it; runs in a process of its own."""
+def _run_call(sender: Any, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Run one call and send its result or failure; runs in a separate process."""
     try:
-        found = function(*arguments)
+        result = function(*arguments)
     except Exception as error:
-        found = Failed(reason=f"It failed with {type(error).__name__}: {error}")
-    sender.send(found)
+        result = Failed(reason=f"It failed with {type(error).__name__}: {error}")
+    sender.send(result)
     sender.close()
