@@ -1,22 +1,20 @@
-"""Export of releases to R.
+"""Export of released integers as CSV, with an R script that recomputes all answers.
 
-The released integers as plain CSV files that any language reads, with a script in R that computes from them.
+Open form: plans whose blocks are products of single attributes.  The table on attributes A, and the
+covariance of two sums of its cells q and q', are
 
-The table on attributes A, and the covariance of any two sums of its cells q and q', are
+    sum over spaces B inside A of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the other
+    attributes sum over spaces B inside A of  noise_B^2  ((L L^T) (x) ...) between q and q' , summed
+    over the others with centers
 
-    sum over spaces B inside A of  (L_1 (x) L_2 (x) ...) z_B grid_B  (x)  centers of the other attributes
-    sum over spaces B inside A of  noise_B^2  ((L L^T) (x) ...) between q and q' , summed over the others with centers
+where z_B are the integers of a space, in the order in which its last attribute changes fastest.  A
+space with public answers has the cells of its exact table as integers, grid 1 and noise 0.
 
-where z_B are the integers of a space, in the order in which its last attribute changes fastest.  A space of which all
-is public has the cells of its exact table as integers, grid 1 and noise 0.
-
-Answers of plans that measure attributes jointly as plain CSV: every answer a weighted sum of released integers.
-
-With z the integers, g their grids and s the standard deviations of their noise, all in counts, and W_t the weights of a
-table, one row a query and one column an integer, the answers of a table are W_t (g z), and the covariance of any two is
-that of independent noises,  W_t diag(s^2) W_t'^T.
-
-Beside exact totals the last integer is 1, with grid 1 and noise 0: its weights are what they add to answers.
+Linear form: plans that measure attributes jointly.  With z the integers, g their grids, s the
+standard deviations of their noise, all in counts, and W_t the weights of a table, one row per query
+and one column per integer, the answers of a table are W_t (g z), and the covariance of two answers
+is that of independent noise, W_t diag(s^2) W_t'^T.  If there are exact totals, the last integer is
+1, with grid 1 and noise 0, and its weights are the exact part of the answers.
 """
 
 from __future__ import annotations
@@ -124,7 +122,7 @@ if (sys.nframe() == 0) {
 
 
 def is_open(measurement: Measurement) -> bool:
-    """Return whether the integers are those of products of single attributes, which the files can say."""
+    """Return whether the open form applies: all blocks are products of single attributes."""
     plan = measurement.plan
     return (
         in_one_step(measurement)
@@ -140,68 +138,73 @@ def is_open(measurement: Measurement) -> bool:
 
 
 def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tuple[str, Space]]) -> list[Path]:
-    """Write integers, matrices, centers and the script for tables (name, attributes); return the files."""
+    """Write the open form for tables (name, attributes); return the CSV files and the script."""
     plan = measurement.plan
     ids = {name: f"a{i + 1}" for i, name in enumerate(plan.schema.names)}
-    made = [folder / "recompute.R"]
-    made[0].write_text(OPEN_CODE, encoding="utf-8")
+    files = [folder / "recompute.R"]
+    files[0].write_text(OPEN_CODE, encoding="utf-8")
 
-    def written(name: str, head: list[str], rows: Iterable[Iterable[object]]) -> None:
-        made.append(folder / name)
-        with open(made[-1], "w", newline="", encoding="utf-8") as file:
+    def write_csv(name: str, head: list[str], rows: Iterable[Iterable[object]]) -> None:
+        files.append(folder / name)
+        with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([head, *rows] if head else rows)
 
     lifts: dict[bytes, str] = {}
-    told = []
+    space_rows = []
     exact = plan.schema.exact_spaces
     shares = {n: center(plan.schema[n].size, plan.split.centers.get(n)) for n in plan.schema.names}
 
-    def named(matrices: Iterable[Array]) -> str:
+    def matrix_names(matrices: Iterable[Array]) -> str:
         names = []
         for matrix in matrices:
             key = repr(matrix.shape).encode() + matrix.tobytes()
             if key not in lifts:
                 lifts[key] = f"matrix{len(lifts) + 1}"
-                written(f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix))
+                write_csv(f"{lifts[key]}.csv", [], ([repr(float(x)) for x in row] for row in matrix))
             names.append(lifts[key])
         return " ".join(names)
 
     for number, block in enumerate(plan.blocks.values(), start=1):
-        own = [ids[block.attributes[axes[0]]] for axes, _ in block.factors]
-        told.append([number, " ".join(own), named(_lifts(block)), repr(block.grid), repr(block.noise)])
-    for number, space in enumerate(exact, start=len(told) + 1):
-        beyond = [np.eye(len(pi)) - pi[:, None] for pi in map(shares.__getitem__, space)]
-        told.append([number, " ".join(ids[n] for n in space), named(beyond), repr(1.0), repr(0.0)])
-    written("spaces.csv", ["space", "attributes", "matrices", "grid", "noise"], told)
-    written(
+        block_ids = [ids[block.attributes[axes[0]]] for axes, _ in block.factors]
+        space_rows.append(
+            [number, " ".join(block_ids), matrix_names(_lifts(block)), repr(block.grid), repr(block.noise)]
+        )
+    for number, space in enumerate(exact, start=len(space_rows) + 1):
+        projections = [np.eye(len(pi)) - pi[:, None] for pi in map(shares.__getitem__, space)]
+        space_rows.append([number, " ".join(ids[n] for n in space), matrix_names(projections), repr(1.0), repr(0.0)])
+    write_csv("spaces.csv", ["space", "attributes", "matrices", "grid", "noise"], space_rows)
+    write_csv(
         "attributes.csv",
         ["id", "name", "size"],
         ([ids[n], harmless(n), plan.schema[n].size] for n in plan.schema.names),
     )
     rows = ([ids[n], i, repr(float(x))] for n, pi in shares.items() for i, x in enumerate(pi))
-    written("centers.csv", ["attribute", "code", "center"], rows)
+    write_csv("centers.csv", ["attribute", "code", "center"], rows)
     answers = [measurement.answers_on_grid[space] for space in plan.blocks]
     answers += [plan.schema.exact_table(space).ravel() for space in exact]
-    written(
+    write_csv(
         "integers.csv",
         ["space", "position", "integer"],
-        ([b, i, int(z)] for b, found in enumerate(answers, start=1) for i, z in enumerate(found)),
+        ([b, i, int(z)] for b, integers in enumerate(answers, start=1) for i, z in enumerate(integers)),
     )
-    ends = ([t, " ".join(ids[n] for n in names), *_sum_of_ends(measurement, names)] for t, names in tables)
-    written("tables.csv", ["table", "attributes", "sum", "sum_std"], ends)
-    return made
+    ends = ([t, " ".join(ids[n] for n in names), *_end_cells_sum(measurement, names)] for t, names in tables)
+    write_csv("tables.csv", ["table", "attributes", "sum", "sum_std"], ends)
+    return files
 
 
-def _sum_of_ends(measurement: Measurement, names: Space) -> tuple[str, str]:
-    """Return the sum of the first and the last cell of a table, and its standard error: it takes their covariance."""
+def _end_cells_sum(measurement: Measurement, names: Space) -> tuple[str, str]:
+    """Return the sum of the first and last cell of a table and its standard error.
+
+    The script recomputes both as a test of the covariance.
+    """
     query = np.zeros(measurement.plan.schema.sizes(names))
     query.flat[0] = query.flat[-1] = 1.0
-    found = measurement.answer(names, query)
-    return repr(float(found.answer)), repr(float(found.std))
+    answer = measurement.answer(names, query)
+    return repr(float(answer.answer)), repr(float(answer.std))
 
 
 def _lifts(block: Block) -> list[Array]:
-    """Return, for every attribute, the matrix from answers to cells, of shape (n, rows)."""
+    """Return one matrix per attribute, from answers to cells, shape (n, rows)."""
     return [np.asarray(basis(s.sizes[0]) @ s.pinv) for _, s in block.factors]
 
 
@@ -246,7 +249,7 @@ if (sys.nframe() == 0) {
 
 
 def is_linear(measurement: Measurement) -> bool:
-    """Return whether the integers are those of the plan, and all weights are few enough to be written."""
+    """Return whether the linear form applies and its weights are few enough to be written."""
     plan = measurement.plan
     rows = sum(block.measurements for block in plan.blocks.values())
     return (
@@ -258,39 +261,39 @@ def is_linear(measurement: Measurement) -> bool:
 
 
 def write_linear_form(measurement: Measurement, folder: Path) -> list[Path]:
-    """Write integers, the weights of every answer, and the script; return the files. A table a group, from 1."""
-    plan, made = measurement.plan, [folder / "recompute.R"]
-    made[0].write_text(LINEAR_CODE, encoding="utf-8")
+    """Write the linear form, one table per group; return the CSV files and the script."""
+    plan, files = measurement.plan, [folder / "recompute.R"]
+    files[0].write_text(LINEAR_CODE, encoding="utf-8")
 
-    def written(name: str, rows: Iterable[Iterable[object]]) -> None:
-        made.append(folder / name)
-        with open(made[-1], "w", newline="", encoding="utf-8") as file:
+    def write_csv(name: str, rows: Iterable[Iterable[object]]) -> None:
+        files.append(folder / name)
+        with open(files[-1], "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows(rows)
 
     blocks = [(block, z) for space, block in plan.blocks.items() for z in measurement.answers_on_grid[space]]
     rows = [[i, int(z), repr(block.grid), repr(block.noise)] for i, (block, z) in enumerate(blocks, start=1)]
-    nothing: dict[Space, Index] = {s: np.zeros(b.measurements, np.int64) for s, b in plan.blocks.items()}
-    known, columns = _answers(plan, nothing), list[Array]()
+    zeros: dict[Space, Index] = {s: np.zeros(b.measurements, np.int64) for s, b in plan.blocks.items()}
+    exact_part, columns = _answers(plan, zeros), list[Array]()
     for space, block in plan.blocks.items():
-        # by steps as large as what is known, so that no digit is lost beside it
-        step = 2 ** max(0, math.ceil(math.log2(max(np.abs(known).max(), block.grid) / block.grid)))
+        # difference quotients with steps as large as the exact answers, to avoid cancellation
+        step = 2 ** max(0, math.ceil(math.log2(max(np.abs(exact_part).max(), block.grid) / block.grid)))
         for position in range(block.measurements):
-            one = nothing[space].copy()
-            one[position] = step
-            columns.append((_answers(plan, {**nothing, space: one}) - known) / (step * block.grid))
+            perturbed = zeros[space].copy()
+            perturbed[position] = step
+            columns.append((_answers(plan, {**zeros, space: perturbed}) - exact_part) / (step * block.grid))
     if plan.schema.invariants:
         rows.append([len(rows) + 1, 1, repr(1.0), repr(0.0)])
-        columns.append(known)
-    written("integers.csv", [["id", "integer", "grid", "noise"], *rows])
+        columns.append(exact_part)
+    write_csv("integers.csv", [["id", "integer", "grid", "noise"], *rows])
     parts = np.split(np.array(columns), np.cumsum([group.count for group in plan.workload.groups])[:-1], axis=1)
     ends = []
     for number, (group, weights) in enumerate(zip(plan.workload.groups, parts, strict=True), start=1):
-        written(f"table{number}_weights.csv", ([repr(float(x)) for x in row] for row in weights.T))
-        places = {0, group.count - 1}
-        both = measurement.answer(group.attributes, sum(_query(group, i) for i in places))
-        ends.append([f"table{number}", repr(float(both.answer)), repr(float(both.std))])
-    written("tables.csv", [["table", "sum", "sum_std"], *ends])
-    return made
+        write_csv(f"table{number}_weights.csv", ([repr(float(x)) for x in row] for row in weights.T))
+        end_indices = {0, group.count - 1}
+        ends_sum = measurement.answer(group.attributes, sum(_query(group, i) for i in end_indices))
+        ends.append([f"table{number}", repr(float(ends_sum.answer)), repr(float(ends_sum.std))])
+    write_csv("tables.csv", [["table", "sum", "sum_std"], *ends])
+    return files
 
 
 def _query(group: Group, index: int) -> Array:
@@ -304,12 +307,12 @@ def _query(group: Group, index: int) -> Array:
 
 
 def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
-    """Return the answers to all queries, shape (queries,), had these integers been measured."""
-    made = measured(plan, integers, dataset="", key="", utc="", rehearsal=True)
-    said = plan.answers_from(made.estimates)
-    assert isinstance(said, SpaceAnswers)  # what published tables are made of
+    """Return the answers to all queries, shape (queries,), for hypothetical integers."""
+    measurement = measured(plan, integers, dataset="", key="", utc="", rehearsal=True)
+    answers = plan.answers_from(measurement.estimates)
+    assert isinstance(answers, SpaceAnswers)  # published tables need residual spaces
     groups = plan.workload.groups
-    return np.concatenate([apply_group(g, said.known_table(g.attributes), 0, g.count) for g in groups])
+    return np.concatenate([apply_group(g, answers.known_table(g.attributes), 0, g.count) for g in groups])
 
 
 def _all_answered(measurement: Measurement, number: int) -> bool:

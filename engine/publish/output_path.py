@@ -1,7 +1,7 @@
-"""Output paths: which files a command may write.
+"""Output paths: checks before a file is written, and atomic output.
 
-A file is written under a name that nobody has and gets its own name when it is complete.  What stands under that name
-already is replaced only when that was asked for, and only if it is an earlier file of answers.
+A file is written under a temporary name and renamed when it is complete.  An existing file is
+replaced only on request, and only if it contains answers that this project wrote.
 """
 
 from __future__ import annotations
@@ -20,59 +20,65 @@ from engine.errors import PlanError
 from engine.publish.columns import is_added
 
 PathText = str | os.PathLike[str]
-BESIDE = (".results", ".key", "-journal")  # what a ledger keeps beside it
+LEDGER_SUFFIXES = (".results", ".key", "-journal")  # files of a ledger
 HEADER = ["attributes", "family", "query", "answer", "std", "low", "high"]
-PUBLISHED = ["attributes", "family", "query", "published", "error"]  # of tables, the first columns
-MEMBERS = ({"certificate.json"}, {"plan.json", "how.json", "tables.csv-metadata.json"})  # of a package; of tables
-WORKBOOK = "docProps/custom.xml"  # where a workbook says what its writer has told of it
-MADE_UP = ("SIMULATED", "REHEARSAL")  # what the first column of simulated records says
+PUBLISHED_HEADER = ["attributes", "family", "query", "published", "error"]  # first columns
+# files that identify a release package and a tables package
+MEMBERS = ({"certificate.json"}, {"plan.json", "how.json", "tables.csv-metadata.json"})
+WORKBOOK_PROPERTIES = "docProps/custom.xml"
+SIMULATED_STATUS = ("SIMULATED", "REHEARSAL")  # first column of simulated records
 
 
 def check_target(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool = False) -> Path:
-    """Return the full path of a file that may be written; call it before anything is spent.
+    """Return the absolute path of a file that may be written; call this before spending budget.
 
     Parameters
     ----------
-    keep : files that must stay: the ledger, the records, the plan; a ledger's results are kept with it.
-    overwrite : replace an earlier file of answers.
+    keep : input files that must not be overwritten: ledger (with its other files), records, plan.
+    overwrite : whether to replace an earlier file of answers.
 
-    Raises: PlanError for anything else that is there, a link, or a place without a folder.
+    Raises: PlanError if the path is a folder, a link, an existing other file or in a missing
+    folder.
 
     >>> check_target("engine", keep=[])
     Traceback (most recent call last):
     engine.errors.PlanError: engine is a folder. Give the name of a file.
     """
-    given = Path(path)
-    target = given.parent.resolve() / given.name
+    requested = Path(path)
+    target = requested.parent.resolve() / requested.name
     if target.is_dir():
-        raise PlanError(f"{given} is a folder. Give the name of a file.")
+        raise PlanError(f"{requested} is a folder. Give the name of a file.")
     if not target.parent.is_dir():
         raise PlanError(f"There is no folder {target.parent}. Make it, or give a file in another one.")
-    kept = [Path(k).resolve() for k in keep]
-    for place in kept:
-        beside = [place, *(place.with_name(place.name + ending) for ending in BESIDE)]
-        if target in beside or beside[1] in target.parents or _same(target, place):
-            raise PlanError(f"{given} is, or belongs to, {place.name}, which this run needs. Give another file.")
-    if target.parent.name.endswith(BESIDE[0]) or _is_kept_by_a_ledger(target):
-        raise PlanError(f"{given} belongs to a ledger. Give another file.")
+    inputs = [Path(k).resolve() for k in keep]
+    for input_path in inputs:
+        input_files = [input_path, *(input_path.with_name(input_path.name + ending) for ending in LEDGER_SUFFIXES)]
+        if target in input_files or input_files[1] in target.parents or _same(target, input_path):
+            raise PlanError(
+                f"{requested} is, or belongs to, {input_path.name}, which this run needs. Give another file."
+            )
+    if target.parent.name.endswith(LEDGER_SUFFIXES[0]) or _belongs_to_ledger(target):
+        raise PlanError(f"{requested} belongs to a ledger. Give another file.")
     if not os.path.lexists(target):
         return target
     if target.is_symlink():
-        raise PlanError(f"{given} is a link. Give the file itself, or another name.")
+        raise PlanError(f"{requested} is a link. Give the file itself, or another name.")
     if not overwrite:
         raise PlanError(
-            f"{given} is there already, and nothing is overwritten. Give another name, or ask to overwrite."
+            f"{requested} is there already, and nothing is overwritten. Give another name, or ask to overwrite."
         )
     if not _is_answers(target):
-        raise PlanError(f"{given} is no earlier file of answers, so that it is not overwritten. Give another name.")
+        raise PlanError(f"{requested} is no earlier file of answers, so that it is not overwritten. Give another name.")
     return target
 
 
 @contextmanager
 def new_file(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool = False) -> Iterator[Path]:
-    """Yield an unused path to write to; afterwards the complete file has the name that was asked for.
+    """Yield a temporary path; on success, rename the file to ``path``.
 
-    On any exception nothing is left behind.  Raises: PlanError as `check_target`, also if a file came up meanwhile.
+    The temporary file is removed on any exception.
+
+    Raises: PlanError as `check_target`, also if a file with this name was created in the meantime.
     """
     target = check_target(path, keep=keep, overwrite=overwrite)
     partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
@@ -81,19 +87,20 @@ def new_file(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool =
         if overwrite:
             os.replace(partial, target)
         else:
-            _take_name(partial, target)
+            _publish_name(partial, target)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _take_name(partial: Path, target: Path) -> None:
-    """Give a file its name unless somebody else has taken it meanwhile."""
+def _publish_name(partial: Path, target: Path) -> None:
+    """Rename a file atomically; raise PlanError if the name is used by now."""
     try:
         try:
             os.link(partial, target)
         except FileExistsError:
             raise
-        except OSError:  # a file system without links
+        except OSError:
+            # the file system has no hard links
             os.close(os.open(target, os.O_CREAT | os.O_EXCL))
             os.replace(partial, target)
     except FileExistsError:
@@ -106,14 +113,17 @@ def _same(one: Path, other: Path) -> bool:
     return False
 
 
-def _is_kept_by_a_ledger(target: Path) -> bool:
-    """Whether the name is that of a ledger, or of what one keeps; the file itself must not be opened to find out."""
-    homes = [target, *(target.with_name(target.name.removesuffix(e)) for e in BESIDE if target.name.endswith(e))]
-    return any(home.with_name(home.name + ending).exists() for home in homes for ending in BESIDE)
+def _belongs_to_ledger(target: Path) -> bool:
+    """Whether the name is that of a ledger or one of its files; ledgers must not be opened here."""
+    homes = [
+        target,
+        *(target.with_name(target.name.removesuffix(e)) for e in LEDGER_SUFFIXES if target.name.endswith(e)),
+    ]
+    return any(home.with_name(home.name + ending).exists() for home in homes for ending in LEDGER_SUFFIXES)
 
 
 def _is_answers(target: Path) -> bool:
-    """Whether a file was written by this program, with answers in it."""
+    """Whether a file contains answers that this project wrote."""
     with suppress(OSError, ValueError, zipfile.BadZipFile, csv.Error):
         with open(target, "rb") as file:
             start = file.read(4)
@@ -122,15 +132,15 @@ def _is_answers(target: Path) -> bool:
         if start[:2] == b"PK":
             with zipfile.ZipFile(target) as archive:
                 names = set(archive.namelist())
-                if WORKBOOK in names:
-                    return b"plan_hash" in archive.read(WORKBOOK)
+                if WORKBOOK_PROPERTIES in names:
+                    return b"plan_hash" in archive.read(WORKBOOK_PROPERTIES)
                 return any(members <= names for members in MEMBERS)
         with open(target, newline="", encoding="utf-8") as text:
             rows = csv.reader(text)
-            head, first = next(rows, []), next(rows, [])
-        # simulated records; a file of no records has its head alone
-        if head and is_added(head[0], "status") and (first[0] in MADE_UP if first else len(head) > 1):
+            header, first = next(rows, []), next(rows, [])
+        # simulated records; a file without records has only the header
+        if header and is_added(header[0], "status") and (first[0] in SIMULATED_STATUS if first else len(header) > 1):
             return True
-        columns = [name for name in head if name != "status"]
-        return columns == HEADER or columns[: len(PUBLISHED)] == PUBLISHED
+        columns = [name for name in header if name != "status"]
+        return columns == HEADER or columns[: len(PUBLISHED_HEADER)] == PUBLISHED_HEADER
     return False

@@ -1,26 +1,25 @@
-"""Release package: plan, measurements, certificate and report.
+"""Release package: one zip that readers can use, verify and reproduce without the records.
 
-The released whole numbers with all that is needed to compute from them, in NumPy's own file format.
+Files
+-----
+answers.parquet, answers.csv   all answers with standard errors and intervals (CSV only up to a
+million answers) plan.json                      the plan: schema, workload, budget, mechanism and
+strategy measurements.json, .npz        the released integers with the equations that they measure,
+as JSON and NumPy arrays certificate.json               charged budget, key, privacy guarantee, and
+the SHA-256 of every other file signature.json                 the ledger's signature of the
+certificate, if there is a ledger report.html                    a readable report without external
+resources check.py                       verifies the package with this project
 
-`measurements.json` says for every block what was measured; the arrays it names are in `measurements.npz`:
+Every block of measurements.json is a linear equation in counts,
 
-    integers * grid  =  (R_1 (x) R_2 (x) ...) t  + noise        in counts, weighted row by row where there are weights
+    integers * grid  =  (R_1 (x) R_2 (x) ...) t  + noise        with row weights, if the block has
+    any
 
-where t is the exact table on the block's attributes, R_f the rows of factor f on the attributes `axes`, and the noise
-independent with standard deviation `noise`.  All answers of a release are the least-squares answers of these equations.
-
-Where a release was made in two steps, its answers follow from both, and the arrays are the estimates that combine them;
-they are estimates, too, where these files are written on a machine that would measure the same in other rows.
-
-Release packages: one zip that a reader can use, check and reproduce without the records.
-
-Files inside
-------------
-answers.parquet, answers.csv   every answer with standard error and interval (CSV only up to a million answers)
-plan.json                      the plan: schema, workload, budget, mechanism, and what its search found
-certificate.json               what was spent, under which key, what it means, and the sha256 of every other file
-report.html                    a readable report that loads nothing from elsewhere
-check.py                       recomputes privacy cost and errors from plan.json and compares them with the answers
+where t is the exact table on the attributes of the block, R_f are the rows of factor f on the
+attributes ``axes``, and the noise is independent with standard deviation ``noise``.  All answers of
+a release are the least-squares answers of these equations.  A release in two stages stores the
+combined estimates instead, and so does a machine whose strategies have other rows than the released
+ones.
 """
 
 from __future__ import annotations
@@ -63,11 +62,24 @@ if TYPE_CHECKING:
 
 
 MEASUREMENTS_FORMAT = "measurements/1"
+# text in measurements.json: verification compares it, so that it must not change
+MEASUREMENTS_MEANING = (
+    "The released whole numbers with all that is needed to compute from them, in NumPy's own "
+    "file format. `measurements.json` says for every block what was measured; the arrays it "
+    "names are in `measurements.npz`: integers * grid = (R_1 (x) R_2 (x) ...) t + noise in "
+    "counts, weighted row by row where there are weights where t is the exact table on the "
+    "block's attributes, R_f the rows of factor f on the attributes `axes`, and the noise "
+    "independent with standard deviation `noise`. All answers of a release are the "
+    "least-squares answers of these equations. Where a release was made in two steps, its "
+    "answers follow from both, and the arrays are the estimates that combine them; they are "
+    "estimates, too, where these files are written on a machine that would measure the same in "
+    "other rows."
+)
 NAMES = ("measurements.json", "measurements.npz")
 
 
 def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
-    """Write the released integers of all blocks, and the equations they stand for; return the files."""
+    """Write the released integers of all blocks and their equations; return the files."""
     if not in_one_step(measurement):
         return _write_estimates(measurement, folder)
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -79,20 +91,21 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
             name = rows.setdefault(strategy, f"rows{len(rows)}")
             arrays[name] = strategy.rows
             factors.append({"axes": [block.attributes[a] for a in axes], "rows": name})
-        found: dict[str, Any] = {"attributes": block.attributes, "factors": factors, "integers": f"block{number}"}
-        found |= {"grid": block.grid, "noise": block.noise, "law": block.law}
+        description: dict[str, Any] = {"attributes": block.attributes, "factors": factors, "integers": f"block{number}"}
+        description |= {"grid": block.grid, "noise": block.noise, "law": block.law}
         arrays[f"block{number}"] = measurement.answers_on_grid[space]
         if block.weights is not None:
-            found["weights"] = f"weights{number}"
+            description["weights"] = f"weights{number}"
             arrays[f"weights{number}"] = block.weights
-        blocks.append(found)
-    return _write(measurement, folder, {"blocks": blocks}, arrays)
+        blocks.append(description)
+    return _write_files(measurement, folder, {"blocks": blocks}, arrays)
 
 
 def in_one_step(measurement: Measurement) -> bool:
-    """Return whether the integers are those of the plan's own blocks, row by row, and say what the estimates do.
+    """Return whether the released integers alone determine the estimates of the plan.
 
-    Those of a step that adds to a look are not, nor those of rows that an earlier version or another machine turned.
+    False for the second stage of a two-stage release, and for rows that an earlier version or
+    another machine has rotated.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
@@ -102,126 +115,132 @@ def in_one_step(measurement: Measurement) -> bool:
 
 
 def _write_estimates(measurement: Measurement, folder: Path) -> list[Path]:
-    found = dict(enumerate(measurement.estimates.items()))
-    told = [{"space": list(space), "estimates": f"estimates{i}"} for i, (space, _) in found.items()]
-    return _write(measurement, folder, {"estimates": told}, {f"estimates{i}": e for i, (_, e) in found.items()})
+    numbered = dict(enumerate(measurement.estimates.items()))
+    entries = [{"space": list(space), "estimates": f"estimates{i}"} for i, (space, _) in numbered.items()]
+    return _write_files(
+        measurement, folder, {"estimates": entries}, {f"estimates{i}": e for i, (_, e) in numbered.items()}
+    )
 
 
-def _write(
-    measurement: Measurement, folder: Path, told: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+def _write_files(
+    measurement: Measurement, folder: Path, content: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
 ) -> list[Path]:
-    text = {"format": MEASUREMENTS_FORMAT, "meaning": " ".join((__doc__ or "").split()), **told}
+    text = {"format": MEASUREMENTS_FORMAT, "meaning": MEASUREMENTS_MEANING, **content}
     if measurement.rehearsal:
         text["status"] = "REHEARSAL"
-    made = [folder / name for name in NAMES]
-    made[0].write_text(json.dumps(text, indent=1, ensure_ascii=False), encoding="utf-8")
-    np.savez(made[1], allow_pickle=False, **arrays)
-    return made
+    paths = [folder / name for name in NAMES]
+    paths[0].write_text(json.dumps(text, indent=1, ensure_ascii=False), encoding="utf-8")
+    np.savez(paths[1], allow_pickle=False, **arrays)
+    return paths
 
 
 def read_measurements(plan: Plan, description: Path, arrays: Path, *, rehearsal: bool, **words: str) -> Measurement:
-    """Return the measurement of a plan from its released integers, or from the estimates of both steps.
+    """Read the measurement of a plan from released integers or two-stage estimates.
 
-    Its plan measures the rows of the files, which another machine may have turned; see `Strategy.by_rows`.
+    The plan of the measurement has the rows of the files, which another machine may have rotated;
+    see `Strategy.by_rows`.
 
     Parameters
     ----------
     description, arrays : the files `NAMES`.
+    words : dataset, key and utc of the measurement.
 
     Raises
     ------
-    PlanError : the files do not hold, for every block, equations that say what those of the plan do.
+    PlanError : the equations in the files are not equivalent to those of the plan.
     """
     text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
     if not isinstance(text, dict) or text.get("format") != MEASUREMENTS_FORMAT:
-        raise PlanError("The measurements have another form than this version reads.")
-    with ArrayFile.open(arrays) as told_arrays:
+        raise PlanError("The measurements have a different format than this version reads.")
+    with ArrayFile.open(arrays) as array_file:
         if "estimates" in text:
-            estimates = _told_estimates(plan, text["estimates"], told_arrays)
+            estimates = _read_estimates(plan, text["estimates"], array_file)
             return Measurement(plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words)
         if not isinstance(text.get("blocks"), list) or len(text["blocks"]) != len(plan.blocks):
-            raise PlanError("The measurements have another number of blocks than the plan.")
-        found, blocks, told_rows = {}, {}, dict[tuple[Strategy, str], Strategy]()
-        for (space, block), told in zip(plan.blocks.items(), text["blocks"], strict=True):
-            _check_block(block, told)
-            blocks[space] = _as_told(block, told, told_arrays, told_rows)
-            found[space] = told_arrays.read(told["integers"], "i", (block.measurements,)).astype(np.int64)
+            raise PlanError("The measurements have a different number of blocks than the plan.")
+        integers, blocks, strategies = {}, {}, dict[tuple[Strategy, str], Strategy]()
+        for (space, block), entry in zip(plan.blocks.items(), text["blocks"], strict=True):
+            _check_block(block, entry)
+            blocks[space] = _with_measured_rows(block, entry, array_file, strategies)
+            integers[space] = array_file.read(entry["integers"], "i", (block.measurements,)).astype(np.int64)
     if any(block is not plan.blocks[space] for space, block in blocks.items()):
         plan = replace(plan, blocks=blocks)
-    return measured(plan, found, rehearsal=rehearsal, **words)
+    return measured(plan, integers, rehearsal=rehearsal, **words)
 
 
-def _told_estimates(plan: Plan, told: Any, arrays: ArrayFile) -> dict[Space, Array]:
-    if not isinstance(told, list) or not all(
+def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, Array]:
+    if not isinstance(entries, list) or not all(
         isinstance(e, dict)
         and isinstance(e.get("space"), list)
         and all(isinstance(name, str) for name in e["space"])
         and isinstance(e.get("estimates"), str)
-        for e in told
+        for e in entries
     ):
         raise PlanError("The estimates in the measurements are damaged.")
-    names = {tuple(e["space"]): e["estimates"] for e in told}
-    if len(names) != len(told) or names.keys() != plan.answering.keys():
-        raise PlanError("The measurements have estimates of other attributes than the plan.")
+    names = {tuple(e["space"]): e["estimates"] for e in entries}
+    if len(names) != len(entries) or names.keys() != plan.answering.keys():
+        raise PlanError("The measurements have estimates of different attributes than the plan.")
     return {space: arrays.read(name, "f", plan.answering[space].coordinates) for space, name in names.items()}
 
 
-def _check_block(block: Block, told: Any) -> None:
-    """Raise PlanError unless the description of a block has the fields of the block, each of its type."""
+def _check_block(block: Block, entry: Any) -> None:
+    """Raise PlanError unless the description of a block has all fields, each of its type."""
     texts = ("law", "integers") if block.weights is None else ("law", "integers", "weights")
     if (
-        not isinstance(told, dict)
-        or not all(isinstance(told.get(name), str) for name in texts)
-        or not all(type(told.get(name)) in (int, float) for name in ("grid", "noise"))
-        or not isinstance(told.get("factors"), list)
-        or len(told["factors"]) != len(block.factors)
-        or not all(isinstance(f, dict) and isinstance(f.get("rows"), str) and "axes" in f for f in told["factors"])
+        not isinstance(entry, dict)
+        or not all(isinstance(entry.get(name), str) for name in texts)
+        or not all(type(entry.get(name)) in (int, float) for name in ("grid", "noise"))
+        or not isinstance(entry.get("factors"), list)
+        or len(entry["factors"]) != len(block.factors)
+        or not all(isinstance(f, dict) and isinstance(f.get("rows"), str) and "axes" in f for f in entry["factors"])
     ):
-        raise _other(block)
+        raise _mismatch(block)
 
 
-def _as_told(
-    block: Block, told: Mapping[str, Any], arrays: ArrayFile, told_rows: dict[tuple[Strategy, str], Strategy]
+def _with_measured_rows(
+    block: Block, entry: Mapping[str, Any], arrays: ArrayFile, strategies: dict[tuple[Strategy, str], Strategy]
 ) -> Block:
-    """Return a block with the rows that a file says were measured; blocks that share a strategy share the told one.
+    """Return a block with the measured rows of the files; shared strategies remain shared.
 
-    Raises: PlanError where they are of another.
+    Raises: PlanError if the description is not that of the block.
     """
-    same = (
-        (told["grid"], told["noise"], told["law"]) == (block.grid, block.noise, block.law)
-        and told.get("attributes") == list(block.attributes)
-        and [f["axes"] for f in told["factors"]] == [[block.attributes[a] for a in axes] for axes, _ in block.factors]
-        and (block.weights is None) == ("weights" not in told)
+    matches = (
+        (entry["grid"], entry["noise"], entry["law"]) == (block.grid, block.noise, block.law)
+        and entry.get("attributes") == list(block.attributes)
+        and [f["axes"] for f in entry["factors"]] == [[block.attributes[a] for a in axes] for axes, _ in block.factors]
+        and (block.weights is None) == ("weights" not in entry)
     )
-    if same and block.weights is not None:
-        weights = arrays.read(told["weights"], "f", block.weights.shape)
-        same = np.allclose(weights, block.weights, rtol=1e-9)
-    if not same:
-        raise _other(block)
+    if matches and block.weights is not None:
+        weights = arrays.read(entry["weights"], "f", block.weights.shape)
+        matches = np.allclose(weights, block.weights, rtol=1e-9)
+    if not matches:
+        raise _mismatch(block)
     factors = []
-    for f, (axes, strategy) in zip(told["factors"], block.factors, strict=True):
+    for f, (axes, strategy) in zip(entry["factors"], block.factors, strict=True):
         shared = (strategy, f["rows"])
-        found = told_rows.get(shared) or strategy.by_rows(arrays.read(f["rows"], "f", strategy.rows.shape))
-        # weights of rows, and the L1 norms of Laplace noise, hold for the rows as they are
-        turned = block.weights is None and block.law == "gaussian"
-        if found is None or not (turned or np.allclose(found.rows, strategy.rows, rtol=1e-9, atol=1e-12)):
-            raise _other(block)
-        told_rows[shared] = found
-        factors.append((axes, found))
-    own = all(one is other for (_, one), (_, other) in zip(factors, block.factors, strict=True))
-    return block if own else replace(block, factors=tuple(factors))
+        measured_strategy = strategies.get(shared) or strategy.by_rows(arrays.read(f["rows"], "f", strategy.rows.shape))
+        # row weights, and the L1 sensitivity of Laplace noise, are not invariant under rotation
+        may_rotate = block.weights is None and block.law == "gaussian"
+        if measured_strategy is None or not (
+            may_rotate or np.allclose(measured_strategy.rows, strategy.rows, rtol=1e-9, atol=1e-12)
+        ):
+            raise _mismatch(block)
+        strategies[shared] = measured_strategy
+        factors.append((axes, measured_strategy))
+    unchanged = all(one is other for (_, one), (_, other) in zip(factors, block.factors, strict=True))
+    return block if unchanged else replace(block, factors=tuple(factors))
 
 
-def _other(block: Block) -> PlanError:
+def _mismatch(block: Block) -> PlanError:
     return PlanError(f"What was measured on {list(block.attributes)} is not what the plan measures.")
 
 
 PACKAGE_FORMAT = "release/5"
-# earlier certificates: without a promise, without the groups that were kept, and with two epsilons
+# earlier certificate formats: without promise, without groups with error targets, with two epsilons
 BEFORE = ("release/2", "release/3", "release/4")
-MOST_IN_CSV = 1_000_000
-SHOWN = 40  # answers of a group in the report
-GROUPS = 12  # groups of which answers are shown
+MAX_CSV_ANSWERS = 1_000_000
+REPORT_ANSWERS = 40  # answers per group in the report
+REPORT_GROUPS = 12  # groups with answers in the report
 DELTAS = (1e-5, 1e-6, 1e-9)
 STYLE = """
 :root{color-scheme:light dark}
@@ -264,18 +283,20 @@ def write_package(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write a release with everything that a reader needs to use and check it, as one zip file.
+    """Write a release package: one zip file with everything that readers need to use and verify it.
 
     Parameters
     ----------
-    receipt : the ledger's receipt of the spend; its hash lets a later reader see whether a ledger was set back.
-    ledger : signs the certificate, which holds the digests of all files; without it the package is not signed.
-    confidence : of the intervals.
-    overwrite : replace an earlier file of answers; anything else that is there is never replaced.
-    progress : called with (fraction, text); returning False stops, and nothing is left behind.
+    receipt : receipt of the ledger for the spend; its hash reveals a ledger that was reset to an
+        older state.
+    ledger : signs the certificate, which contains the digests of all files; without it the package
+        is not signed.
+    confidence : confidence level of the intervals.
+    overwrite : whether to replace an earlier file of answers; other files are never replaced.
+    progress : called with (fraction, text); returning False cancels and removes partial files.
 
-    Guarantee: nothing in the package depends on the records but through the released answers.  The file appears under
-    its name only when it is complete.
+    Guarantee: the package depends on the records only through the released answers.  The file is
+    written atomically.
 
     Raises
     ------
@@ -283,34 +304,34 @@ def write_package(
     """
 
     tell, plan = told(progress, "Writing the package was cancelled; no file was left behind."), measurement.plan
-    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
-        folder = Path(place)
-        made = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]
-        made[0].write_text(plan.to_json(), encoding="utf-8")
-        made[1].write_text(CHECK, encoding="utf-8")
-        made += write_measurements(measurement, folder)
-        write_answers(measurement, made[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t))
-        if plan.workload.queries <= MOST_IN_CSV:
-            made.append(folder / "answers.csv")
+    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
+        folder = Path(temporary)
+        files = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]
+        files[0].write_text(plan.to_json(), encoding="utf-8")
+        files[1].write_text(CHECK, encoding="utf-8")
+        files += write_measurements(measurement, folder)
+        write_answers(measurement, files[2], confidence=confidence, progress=lambda f, t: tell(0.5 * f, t))
+        if plan.workload.queries <= MAX_CSV_ANSWERS:
+            files.append(folder / "answers.csv")
             write_answers(
-                measurement, made[-1], format="csv", confidence=confidence, progress=lambda f, t: tell(0.5, t)
+                measurement, files[-1], format="csv", confidence=confidence, progress=lambda f, t: tell(0.5, t)
             )
         tell(0.6, "Writing the report")
-        made.append(folder / "report.html")
-        made[-1].write_text(report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8")
+        files.append(folder / "report.html")
+        files[-1].write_text(report_html(measurement, receipt=receipt, confidence=confidence), encoding="utf-8")
         seal = certificate(measurement, receipt, confidence)
-        seal["files"] = {file.name: _digest(file) for file in made}
+        seal["files"] = {file.name: _digest(file) for file in files}
         text = json.dumps(seal, indent=2, sort_keys=True, ensure_ascii=False).encode()
-        made.append(folder / CERTIFICATE)
-        made[-1].write_bytes(text)
+        files.append(folder / CERTIFICATE)
+        files[-1].write_bytes(text)
         if ledger is not None and not measurement.rehearsal:
             public, signature = ledger.sign(text)
-            made.append(folder / SIGNATURE)
+            files.append(folder / SIGNATURE)
             signed = {"algorithm": "Ed25519", "of": CERTIFICATE, "public_key": public, "signature": signature}
-            made[-1].write_text(json.dumps(signed, indent=2), encoding="utf-8")
+            files[-1].write_text(json.dumps(signed, indent=2), encoding="utf-8")
         tell(0.8, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for file in made:
+            for file in files:
                 archive.write(file, file.name)
     tell(1.0, "Packed")
     return Path(path)
@@ -319,9 +340,9 @@ def write_package(
 def certificate(
     measurement: Measurement, receipt: Receipt | None, confidence: float, *, format: str = PACKAGE_FORMAT
 ) -> dict[str, Any]:
-    """Return what was promised and spent, as JSON-ready data.
+    """Return the privacy guarantee, cost and accuracy of a release, as JSON-ready data.
 
-    A receipt adds the place and the hash of the spend in its ledger.
+    A receipt adds the row and the hash of the spend in its ledger.
     """
     plan, budget = measurement.plan, measurement.plan.budget
     seal = plan.certificate
@@ -353,8 +374,8 @@ def certificate(
     }
     if format != BEFORE[0]:
         out["promise"] = plan.schema.promise(budget)
-    if format not in BEFORE[:2] and (kept := plan.options.get("keep")) is not None:
-        out["kept"] = _kept_text(plan, kept)
+    if format not in BEFORE[:2] and (keep := plan.options.get("keep")) is not None:
+        out["kept"] = _keep_text(plan, keep)
     if format in BEFORE:
         out["epsilon_by_delta_proved"] = {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS}
         if budget.pure_epsilon is None:
@@ -370,20 +391,20 @@ def certificate(
     return out
 
 
-def _kept_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
-    """Say which groups were kept as exact as with uniform centers, up to which share."""
+def _keep_text(plan: Plan, keep: float | Mapping[int, float]) -> str:
+    """Describe the error targets of groups, relative to uniform centers."""
     shares = keep.items() if isinstance(keep, Mapping) else [(None, keep)]
-    told = []
+    limits = []
     for at, share in shares:
         group = None if at is None else plan.workload.groups[at]
         name = "every group" if group is None else f"{set_name(group.attributes)} ({group.family_text})"
-        most = f"at most {100.0 * share:g}%" if share else "not"
-        told.append(f"{name}: {most} above its error with uniform centers")
-    return "; ".join(told) or "no group"
+        limit = f"at most {100.0 * share:g}%" if share else "not"
+        limits.append(f"{name}: {limit} above its error with uniform centers")
+    return "; ".join(limits) or "no group"
 
 
 def report_html(measurement: Measurement, *, receipt: Receipt | None = None, confidence: float = 0.95) -> str:
-    """Return a readable report as one HTML page that loads nothing from elsewhere."""
+    """Return a readable report as one HTML page without external resources."""
     from engine.figures import Picture, answers_picture, budget_picture, spread_picture
 
     plan, seal = measurement.plan, certificate(measurement, receipt, confidence)
@@ -395,33 +416,41 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
         f"<p>{how_many(plan.workload.queries, 'count')} about {how_many(len(plan.schema), 'attribute')}, each with its "
         f"standard error and {confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
     )
-    told = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
-    parts += ["<h2>Privacy</h2>", told, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
+    promise = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
+    parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]
     parts += ["<h2>How exact</h2>", f"<p>{html.escape(claim_text(plan))}</p>"]
     pictures = [spread_picture(plan, plan.rmse), budget_picture(plan)]
-    for number in range(min(GROUPS, len(plan.workload.groups))):
-        answers = measurement.answers(number, 0, SHOWN, confidence)
-        found = answers_picture(answers, rehearsal=measurement.rehearsal)
+    for number in range(min(REPORT_GROUPS, len(plan.workload.groups))):
+        answers = measurement.answers(number, 0, REPORT_ANSWERS, confidence)
+        picture = answers_picture(answers, rehearsal=measurement.rehearsal)
         names = set_name(plan.workload.groups[number].attributes)
         pictures.append(
-            Picture(title=f"Answers on {names}", figure=found.figure, table=found.table, alt=found.alt, note=found.note)
+            Picture(
+                title=f"Answers on {names}",
+                figure=picture.figure,
+                table=picture.table,
+                alt=picture.alt,
+                note=picture.note,
+            )
         )
     parts += [_picture(p, first=i == 0, number=i) for i, p in enumerate(pictures[:2])]
     parts += ["<h2>Errors of every group</h2>", _table(group_table(plan).head(500))]
-    parts.append(f"<h2>Answers</h2><p>The first {SHOWN} of a group are shown; answers.parquet has all of them.</p>")
+    parts.append(
+        f"<h2>Answers</h2><p>The first {REPORT_ANSWERS} of a group are shown; answers.parquet has all of them.</p>"
+    )
     parts += [_picture(p, first=False, number=i + 2) for i, p in enumerate(pictures[2:])]
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
     return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>'
 
 
-def _picture(found: Picture, *, first: bool, number: int) -> str:
-    drawn = found.figure.to_html(
+def _picture(picture: Picture, *, first: bool, number: int) -> str:
+    drawn = picture.figure.to_html(
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}, div_id=f"figure-{number}"
     )
-    title, alt, note = (html.escape(text) for text in (found.title, found.alt, found.note))
+    title, alt, note = (html.escape(text) for text in (picture.title, picture.alt, picture.note))
     return (
         f'<h3>{title}</h3><figure role="group" aria-label="{alt}">{drawn}<figcaption>{alt} {note}</figcaption></figure>'
-        f"<details><summary>The same as a table</summary>{_table(found.table.head(500))}</details>"
+        f"<details><summary>The same as a table</summary>{_table(picture.table.head(500))}</details>"
     )
 
 

@@ -1,25 +1,28 @@
-"""Package of published tables: CSV files, codebook and workbook.
+"""Package of published tables: CSV files with codebook, and workbook.
 
-The package of published tables: one zip of plain text that is used without this project.
+The package is one zip of plain text files that needs no software of this project:
 
-README.md, codebook.md           in words: what was counted, what the columns mean, what the numbers are good for
-table1.csv, table2.csv, ...      one row a query, one column a code and one a label of every attribute
-table2_crosstab.csv, ...         published counts of two attributes as rows and columns, for spreadsheets
-tables.csv-metadata.json         the same for machines, CSV on the Web (W3C)
-registry.json                    what public registries of differential-privacy deployments ask for, or "not stated"
-plan.json, measurements.json     the plan and its integers, and in how.json the choices: `verify` makes all of it again
-recompute.R and its files        the released integers, and a script that makes estimates and standard errors of them
+README.md, codebook.md           description of tables, columns and their uses table1.csv,
+table2.csv, ...      one row per query, with a code and a label column for every attribute
+table2_crosstab.csv, ...         published counts of two attributes as rows and columns, for
+spreadsheets tables.csv-metadata.json         column descriptions as CSV on the Web (W3C)
+registry.json                    the fields of public registries of deployments, or "not stated"
+plan.json, measurements.json     the plan and the released integers; how.json has the options of
+publishing.
+                                 `verify_package` recomputes all files from these
+recompute.R and its files        the released integers, and an R script that recomputes estimates
+and standard errors
 
-Published tables as one workbook for people with spreadsheets.
+The workbook (.xlsx) has these sheets:
 
-Cover               what was counted, what is promised, which number to use
-Contents            every table with a link, and which share of its numbers is publishable
-Table 1, ...        one row a query: labels, the published count with its interval and flag, then the unbiased answer
-Table 2 crossed     published counts of two attributes as rows and columns
-Codebook            the labels of every attribute
+Cover               guarantee and recommended use of the numbers Contents            all tables with
+links and shares of publishable numbers Table 1, ...        one row per query: labels, published
+count with interval and flag, then the unbiased answer Table 2 crossed     published counts of two
+attributes as rows and columns Codebook            the labels of every attribute
 
-As offices ask of each other: one table a sheet, its title in the first cell, no merged cells, nothing told by color
-alone.  Texts are written as texts, so that no label is a formula or a link.
+Sheets follow the accessibility rules of statistical offices: one table per sheet, the title in the
+first cell, no merged cells and no information by color only.  Texts are written as strings, so that
+no label becomes a formula or a link.
 """
 
 from __future__ import annotations
@@ -84,15 +87,15 @@ def write_tables(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write published tables with their unbiased answers, errors and flags as one zip file of plain text.
+    """Write published tables with unbiased answers, errors and flags as one zip of text files.
 
-    Guarantee: nothing in it depends on the records but through released answers.  The file appears under its name only
-    when it is complete; an earlier one is replaced only with ``overwrite``.
+    Guarantee: the package depends on the records only through released answers.  It is written
+    atomically; an earlier file is replaced only with ``overwrite``.
 
     Raises
     ------
-    LimitExceeded : more than two million queries; publish from a workload of fewer.
-    Cancelled : ``progress`` returned False; nothing is left behind.
+    LimitExceeded : more than two million queries.
+    Cancelled : ``progress`` returned False; partial files are removed.
     """
     measurement = found.published.measurement
     workload = measurement.plan.workload
@@ -102,11 +105,11 @@ def write_tables(
             "workload of fewer queries; write_answers writes any number of answers."
         )
     tell = told(progress, "Writing the tables was cancelled; no file was left behind.")
-    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
-        made = tables_files(found, Path(place), rule=rule or QualityRule(), confidence=confidence, tell=tell)
+    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
+        members = tables_files(found, Path(temporary), rule=rule or QualityRule(), confidence=confidence, tell=tell)
         tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
-            for member in made:
+            for member in members:
                 archive.write(member, member.name)
     tell(1.0, "Packed")
     return Path(path)
@@ -118,28 +121,32 @@ def tables_files(
     *,
     rule: QualityRule,
     confidence: float,
-    tell: Callable[[float, str], None] = lambda share, words: None,
+    tell: Callable[[float, str], None] = lambda share, text: None,
 ) -> list[Path]:
-    """Write what is in the zip into a folder and return the files; a function of released numbers alone."""
+    """Write the files of the package into a folder; return their paths.
+
+    Guarantee: a function of released numbers only.
+    """
     measurement = found.published.measurement
     workload = measurement.plan.workload
-    made, described, cells, first = [], [], [], 0
+    files, described, cell_tables, first = [], [], [], 0
     for number, group in enumerate(workload.groups):
         name = f"table{number + 1}"
         frame = labelled_rows(found, number, first, rule, confidence)
         first += group.count
         tell(0.8 * first / workload.queries, "Writing tables")
-        made.append(folder / f"{name}.csv")
-        text = escaped(pa.table({c: _column(frame[c]) for c in frame}))
-        pyarrow.csv.write_csv(text, made[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
-        described.append((name, group, text.column_names))
+        files.append(folder / f"{name}.csv")
+        text_table = escaped(pa.table({c: _column(frame[c]) for c in frame}))
+        pyarrow.csv.write_csv(text_table, files[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
+        described.append((name, group, text_table.column_names))
         if is_cells(group):
-            cells.append((name, group.attributes))
+            cell_tables.append((name, group.attributes))
             if len(group.attributes) == 2:
-                made.append(folder / f"{name}_crosstab.csv")
-                words = csv_text(crosstab(frame, group, workload.schema))
-                made[-1].write_text(words, encoding="utf-8-sig")  # by the mark Excel tells the encoding
-    for file, words in (
+                files.append(folder / f"{name}_crosstab.csv")
+                text = csv_text(crosstab(frame, group, workload.schema))
+                # Excel detects the encoding by the byte order mark
+                files[-1].write_text(text, encoding="utf-8-sig")
+    for file, text in (
         ("README.md", _readme(measurement, described, confidence)),
         ("codebook.md", _codebook(workload.schema)),
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
@@ -147,24 +154,24 @@ def tables_files(
         (PLAN, measurement.plan.to_json()),
         (HOW, json.dumps(_how(found, rule, confidence), indent=1, ensure_ascii=False)),
     ):
-        made.append(folder / file)
-        made[-1].write_text(words, encoding="utf-8")
-    made += write_measurements(measurement, folder)
+        files.append(folder / file)
+        files[-1].write_text(text, encoding="utf-8")
+    files += write_measurements(measurement, folder)
     if is_open(measurement):
-        made += write_open_form(measurement, folder, cells)
+        files += write_open_form(measurement, folder, cell_tables)
     elif is_linear(measurement):
-        made += write_linear_form(measurement, folder)
-    return made
+        files += write_linear_form(measurement, folder)
+    return files
 
 
-def _how(found: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, object]:
-    """Return what the files follow from, beside the plan and the integers."""
-    published = found.published
+def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str, object]:
+    """Return the options that, with plan and integers, determine all files."""
+    published = errors.published
     measurement = published.measurement
-    told = {"format": TABLES_FORMAT, "fit": published.fit, "integer": published.people is not None}
-    told |= {"draws": len(found.errors), "rule": asdict(rule), "confidence": confidence}
+    options = {"format": TABLES_FORMAT, "fit": published.fit, "integer": published.people is not None}
+    options |= {"draws": len(errors.errors), "rule": asdict(rule), "confidence": confidence}
     names = ("dataset", "key", "utc", "rehearsal")
-    return told | {name: getattr(measurement, name) for name in names}
+    return options | {name: getattr(measurement, name) for name in names}
 
 
 def is_cells(group: Group) -> bool:
@@ -175,7 +182,7 @@ def is_cells(group: Group) -> bool:
 def labelled_rows(
     found: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float
 ) -> pd.DataFrame:
-    """Return the rows of one group, with codes and labels where its queries are cells."""
+    """Return the rows of one group, with codes and labels if its queries are cells."""
     measurement = found.published.measurement
     group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
     frame = found.answers(number, confidence=confidence, rule=rule).rename(columns={"answer": "estimate"})
@@ -195,7 +202,10 @@ def labelled_rows(
 
 
 def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
-    """Return the published counts of a pair, one row a cell of its first attribute; what is suppressed is empty."""
+    """Return the published counts of a pair, one row per cell of the first attribute.
+
+    Suppressed counts are empty.
+    """
     import pandas as pd
 
     down, across = (schema[name] for name in group.attributes)
@@ -209,7 +219,7 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
 
 
 def _column(values: pd.Series) -> pa.Array:
-    # pandas has texts of types of its own, which what looks for formulas passes over
+    # convert the string types of pandas: `escaped` checks only columns of Arrow strings
     return pa.array(values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True)
 
 
@@ -217,7 +227,7 @@ Described = list[tuple[str, Group, list[str]]]
 
 
 def unescaped_texts(measurement: Measurement, confidence: float) -> dict[str, str]:
-    """Return the texts of packages that earlier versions wrote, in which labels are raw Markdown."""
+    """Return README and codebook of earlier versions, whose labels are not escaped."""
     groups = measurement.plan.workload.groups
     described: Described = [(f"table{number}", group, []) for number, group in enumerate(groups, start=1)]
     return {
@@ -300,9 +310,9 @@ def _codebook(schema: Schema, *, raw: bool = False) -> str:
 
 
 def registry(measurement: Measurement) -> dict[str, object]:
-    """Return a release in the fields that public registries of differential-privacy deployments ask for.
+    """Return the fields of public registries of differential-privacy deployments for a release.
 
-    What the project cannot know is "not stated", for the office to fill in.
+    Fields that the project cannot fill in are "not stated".
     """
     plan, budget = measurement.plan, measurement.plan.budget
     pure = budget.pure_epsilon
@@ -336,25 +346,28 @@ def registry(measurement: Measurement) -> dict[str, object]:
 
 
 def _metadata(described: Described) -> dict[str, object]:
-    """Return what the tables hold in the words of CSV on the Web."""
+    """Return the metadata of the tables in the format of CSV on the Web."""
     tables = []
     for name, group, columns in described:
-        told: list[dict[str, str]] = []
+        column_entries: list[dict[str, str]] = []
         for column in columns:
             kind, words = COLUMNS.get(column, ("string", "label"))
             if column.endswith("_code") and column not in COLUMNS:
                 kind, words = "integer", "code of the cell; see codebook.md"
-            told.append({"name": f"c{len(told) + 1}", "titles": column, "datatype": kind, "dc:description": words})
-        told_of = set_name(group.attributes) or "all records"
-        tables.append({"url": f"{name}.csv", "dc:title": told_of, "tableSchema": {"columns": told}})
+            column_entries.append(
+                {"name": f"c{len(column_entries) + 1}", "titles": column, "datatype": kind, "dc:description": words}
+            )
+        title = set_name(group.attributes) or "all records"
+        tables.append({"url": f"{name}.csv", "dc:title": title, "tableSchema": {"columns": column_entries}})
     return {"@context": "http://www.w3.org/ns/csvw", "tables": tables}
 
 
-MAX_WORKBOOK_ROWS = 250_000  # a sheet holds a million; with more than these a workbook takes a minute to open
+MAX_WORKBOOK_ROWS = 250_000  # a larger workbook needs more than a minute to open
 MOST_COLUMNS = 16_000
-MOST_TEXT = 32_767  # characters of a cell
-WIDEST, NARROWEST, COVER = 60, 10, 100  # characters of a column
-HIGH, MOST_LINES = 15, 6  # points of a line; lines of a name
+MAX_CELL_CHARS = 32_767
+MAX_COLUMN_CHARS, MIN_COLUMN_CHARS, COVER_CHARS = 60, 10, 100  # widths of columns
+LINE_POINTS = 15
+MAX_HEAD_LINES = 6
 SHOWN = {
     "published": "published count",
     "published_low": "lower end",
@@ -367,7 +380,7 @@ SHOWN = {
     "low": "lower end of the estimate",
     "high": "upper end of the estimate",
 }
-# texts stay texts, whatever they look like
+# write texts as strings, never as formulas, links or numbers
 PLAIN = {
     "constant_memory": True,
     "strings_to_formulas": False,
@@ -375,7 +388,7 @@ PLAIN = {
     "strings_to_numbers": False,
 }
 A4 = 9
-UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # of what was never released
+UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # creation date in workbooks of rehearsals
 
 
 def write_workbook(
@@ -387,17 +400,17 @@ def write_workbook(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write published tables with their errors, flags and unbiased answers as a workbook (.xlsx).
+    """Write published tables with errors, flags and unbiased answers as a workbook (.xlsx).
 
-    Guarantee: nothing in it depends on the records but through released answers, and the same arguments make the same
-    bytes.  The file appears under its name only when it is complete; an earlier one is replaced only with
-    ``overwrite``.
+    Guarantee: the workbook depends on the records only through released answers, and the same
+    arguments produce the same bytes.  It is written atomically; an earlier file is replaced only
+    with ``overwrite``.
 
     Raises
     ------
-    LimitExceeded : more than 250,000 queries; `write_tables` and `write_published` take more.
-    PlanError : a path where nothing may be written.
-    Cancelled : ``progress`` returned False; nothing is left behind.
+    LimitExceeded : more than 250,000 queries; `write_tables` and `write_published` accept more.
+    PlanError : the path must not be written, see `check_target`.
+    Cancelled : ``progress`` returned False; partial files are removed.
     """
     workload = found.published.measurement.plan.workload
     if workload.queries > MAX_WORKBOOK_ROWS:
@@ -406,8 +419,8 @@ def write_workbook(
             "workload of fewer queries, or take the zip or parquet."
         )
     tell = told(progress, "Writing the workbook was cancelled; no file was left behind.")
-    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as place:
-        book = _Book(found, partial, place, rule or QualityRule(), confidence)
+    with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
+        book = _WorkbookWriter(found, partial, temporary, rule or QualityRule(), confidence)
         try:
             book.front()
             done = 0
@@ -422,17 +435,17 @@ def write_workbook(
     return Path(path)
 
 
-class _Book:
-    """A workbook that is being written, sheet by sheet and row by row."""
+class _WorkbookWriter:
+    """Writer of a workbook, in sheet and row order."""
 
-    def __init__(self, found: Uncertainty, path: Path, place: str, rule: QualityRule, confidence: float) -> None:
+    def __init__(self, errors: Uncertainty, path: Path, temporary: str, rule: QualityRule, confidence: float) -> None:
         import xlsxwriter
 
-        self.found, self.rule, self.confidence = found, rule, confidence
-        self.measurement = found.published.measurement
+        self.errors, self.rule, self.confidence = errors, rule, confidence
+        self.measurement = errors.published.measurement
         self.schema = self.measurement.plan.schema
         self.title = f"Tables of {self.measurement.dataset or 'records'}"
-        self.book = xlsxwriter.Workbook(str(path), {**PLAIN, "tmpdir": place})
+        self.book = xlsxwriter.Workbook(str(path), {**PLAIN, "tmpdir": temporary})
         utc = self.measurement.utc
         self.book.set_properties(
             {
@@ -441,41 +454,45 @@ class _Book:
                 "created": datetime.fromisoformat(utc) if utc else UNDATED,
             }
         )
-        self.book.set_custom_property("plan_hash", self.measurement.plan.hash, "text")  # by this it is known again
+        # `check_target` recognizes workbooks of this project by this property
+        self.book.set_custom_property("plan_hash", self.measurement.plan.hash, "text")
         self.bold = self.book.add_format({"bold": True})
         head = {"bold": True, "text_wrap": True, "valign": "bottom", "bottom": 1}
         self.head, self.head_right = self.book.add_format(head), self.book.add_format(head | {"align": "right"})
-        self.head_apart = self.book.add_format(head | {"align": "left", "indent": 1})
-        self.apart = self.book.add_format({"indent": 1})  # a text beside a number
+        self.head_indented = self.book.add_format(head | {"align": "left", "indent": 1})
+        # indented, because the preceding column may have right-aligned numbers
+        self.indented = self.book.add_format({"indent": 1})
         self.wrapped = self.book.add_format({"text_wrap": True, "valign": "top"})
-        self.share = self.book.add_format({"num_format": "0%"})
-        self.whole = self.book.add_format({"num_format": "#,##0"})
-        self.tenth = self.book.add_format({"num_format": "#,##0.0"})
+        self.percent_format = self.book.add_format({"num_format": "0%"})
+        self.integer_format = self.book.add_format({"num_format": "#,##0"})
+        self.decimal_format = self.book.add_format({"num_format": "#,##0.0"})
 
     def close(self) -> None:
-        """Pack what was written."""
+        """Finish the file."""
         self.book.close()
 
     def _sheet(self, name: str, lines: Sequence[str]) -> tuple[Any, int]:
-        """Begin a sheet with its title and notes; return it and the first free row."""
+        """Add a sheet with title and notes; return it and the first free row."""
         sheet, mark = self.book.add_worksheet(name), [MARK] if self.measurement.rehearsal else []
         sheet.set_landscape()
         sheet.set_paper(A4)
-        sheet.fit_to_pages(1, 0)  # one page wide, as long as it is
+        # print one page wide and any number of pages long
+        sheet.fit_to_pages(1, 0)
         for row, line in enumerate([*mark, *lines]):
-            sheet.write_string(row, 0, line[:MOST_TEXT], self.bold if row <= len(mark) else None)
+            sheet.write_string(row, 0, line[:MAX_CELL_CHARS], self.bold if row <= len(mark) else None)
         return sheet, len(mark) + len(lines)
 
     def front(self) -> None:
         """Write the cover and the list of tables."""
         plan = self.measurement.plan
         sheet, row = self._sheet("Cover", [self.title])
-        sheet.set_column(0, 0, COVER)
+        sheet.set_column(0, 0, COVER_CHARS)
         for line in (*_notes(self.measurement, self.confidence), "", *_columns(self.schema.names)):
-            sheet.set_row(row, HIGH * max(1, math.ceil(len(line) / COVER)))  # or long lines are cut off
+            # wrapped lines need an explicit row height
+            sheet.set_row(row, LINE_POINTS * max(1, math.ceil(len(line) / COVER_CHARS)))
             sheet.write_string(row, 0, line, self.wrapped)
             row += 1
-        shares = self.found.summary(self.rule)
+        shares = self.errors.summary(self.rule)
         sheet, row = self._sheet("Contents", [f"{self.title}: contents"])
         names = ["table", "attributes", "queries", "numbers", "publishable", "doubtful", "suppressed"]
         widths = [10, 50, 30, 12, 12, 12, 12]
@@ -484,23 +501,25 @@ class _Book:
             row += 1
             name = _name(number)
             sheet.write_url(row, 0, f"internal:'{name}'!A1", string=name)
-            sheet.write_string(row, 1, (set_name(group.attributes) or "all records")[:MOST_TEXT], self.apart)
-            sheet.write_string(row, 2, group.family_text[:MOST_TEXT], self.apart)
-            sheet.write_number(row, 3, group.count, self.whole)
+            sheet.write_string(row, 1, (set_name(group.attributes) or "all records")[:MAX_CELL_CHARS], self.indented)
+            sheet.write_string(row, 2, group.family_text[:MAX_CELL_CHARS], self.indented)
+            sheet.write_number(row, 3, group.count, self.integer_format)
             for column, word in enumerate(names[4:], 4):
-                sheet.write_number(row, column, share[word], self.share)
+                sheet.write_number(row, column, share[word], self.percent_format)
 
     def table(self, number: int, first: int) -> None:
-        """Write the sheet of one group, and its counts as rows and columns where its queries are cells of a pair.
+        """Write the sheet of one group, and a crossed sheet if its queries are the cells of a pair.
 
-        ``first`` is the number of its first query.
+        ``first`` is the index of its first query in the release.
         """
         group = self.measurement.plan.workload.groups[number]
-        frame = labelled_rows(self.found, number, first, self.rule, self.confidence)
+        frame = labelled_rows(self.errors, number, first, self.rule, self.confidence)
         labels = [f"{a}_label" for a in group.attributes] if is_cells(group) else []
-        asked = labels or ["query"]
-        shown = frame[[*asked, *SHOWN]].assign(reason=[REASONS[r] if r else "" for r in frame["reason"].fillna("")])
-        shown_names = group.attributes if labels else asked
+        label_columns = labels or ["query"]
+        shown = frame[[*label_columns, *SHOWN]].assign(
+            reason=[REASONS[r] if r else "" for r in frame["reason"].fillna("")]
+        )
+        shown_names = group.attributes if labels else label_columns
         names = [*shown_names, *added_columns(SHOWN.values(), shown_names).values()]
         sheet, row = self._sheet(_name(number), _heading(number, group, self.confidence))
         sheet.write_url(row, 0, "internal:'Contents'!A1", string="Contents")
@@ -522,34 +541,36 @@ class _Book:
                 row += 1
                 sheet.write_string(row, 0, attribute.name)
                 sheet.write_number(row, 1, code)
-                sheet.write_string(row, 2, attribute.label(code), self.apart)
+                sheet.write_string(row, 2, attribute.label(code), self.indented)
 
     def _heads(self, sheet: Any, row: int, names: Sequence[str], widths: Sequence[int], texts: Sequence[bool]) -> None:
-        """Write the names of columns, of texts or numbers; they stay in view, and on every page that is printed."""
+        """Write column names in a frozen row that is repeated on every printed page."""
         lines = max(math.ceil(1.2 * len(name) / width) for name, width in zip(names, widths, strict=True))
-        sheet.set_row(row, HIGH * min(lines, MOST_LINES))
+        sheet.set_row(row, LINE_POINTS * min(lines, MAX_HEAD_LINES))
         for column, (name, width, text) in enumerate(zip(names, widths, texts, strict=True)):
             sheet.set_column(column, column, width)
-            style = self.head_right if not text else self.head_apart if column else self.head
-            sheet.write_string(row, column, name[:MOST_TEXT], style)
+            style = self.head_right if not text else self.head_indented if column else self.head
+            sheet.write_string(row, column, name[:MAX_CELL_CHARS], style)
         sheet.freeze_panes(row + 1, 0)
         sheet.repeat_rows(row)
 
     def _body(self, sheet: Any, row: int, frame: pd.DataFrame, names: Sequence[str], counts: set[str]) -> None:
-        """Write a table with the names of its columns, some of them published counts; what is no number is empty."""
+        """Write a table; ``counts`` are the columns of published counts, and NaN is empty."""
         columns = [frame.iloc[:, k] for k in range(frame.shape[1])]
         texts = [column.dtype.kind not in "if" for column in columns]
         widths = [
-            min(WIDEST, max(NARROWEST, 2 + max(map(len, column), default=0))) if text else 14
+            min(MAX_COLUMN_CHARS, max(MIN_COLUMN_CHARS, 2 + max(map(len, column), default=0))) if text else 14
             for column, text in zip(columns, texts, strict=True)
         ]
         self._heads(sheet, row, names, widths, texts)
-        integer = self.found.published.people is not None
-        formats = [self.whole if integer and name in counts else self.tenth for name in map(str, frame)]
+        integer = self.errors.published.people is not None
+        formats = [
+            self.integer_format if integer and name in counts else self.decimal_format for name in map(str, frame)
+        ]
         for number, values in enumerate(zip(*(column.tolist() for column in columns), strict=True), row + 1):
             for column, (value, text) in enumerate(zip(values, texts, strict=True)):
                 if text:
-                    sheet.write_string(number, column, value[:MOST_TEXT], self.apart if column else None)
+                    sheet.write_string(number, column, value[:MAX_CELL_CHARS], self.indented if column else None)
                 elif not math.isnan(value):
                     sheet.write_number(number, column, value, formats[column])
         if len(frame):
@@ -561,8 +582,8 @@ def _name(number: int) -> str:
 
 
 def _heading(number: int, group: Group, confidence: float) -> list[str]:
-    asked = set_name(group.attributes) or "all records"
-    title = f"{_name(number)}: {asked}" + ("" if is_cells(group) else f", {group.family_text} queries")
+    names = set_name(group.attributes) or "all records"
+    title = f"{_name(number)}: {names}" + ("" if is_cells(group) else f", {group.family_text} queries")
     return [title, f"Counts; lower and upper ends of intervals at {confidence:.0%}. A suppressed count is empty."]
 
 
@@ -581,7 +602,7 @@ def _notes(measurement: Measurement, confidence: float) -> list[str]:
 
 
 def _columns(attributes: Sequence[str]) -> list[str]:
-    words = {name: told for name, (_, told) in COLUMNS.items()} | {"reason": "why it is not publishable"}
+    words = {name: description for name, (_, description) in COLUMNS.items()} | {"reason": "why it is not publishable"}
     added = added_columns(SHOWN.values(), attributes)
     rule = [RULE] if any(name != column for name, column in added.items()) else []
     return ["Columns of the tables", *rule, *(f"{shown}: {words[name]}" for name, shown in SHOWN.items())]
