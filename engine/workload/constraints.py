@@ -361,6 +361,6 @@ def _maximal_support_table(possible: npt.NDArray[np.bool_], margins: _Margins, n
 
 def _contradiction(names: Iterable[str]) -> SchemaError:
     return SchemaError(
-        f"the facts on {set_name(names)} contradict each other: no table of counts has these exact totals and nothing "
-        "in impossible cells. Correct an invariant or a rule"
+        f"the facts on {set_name(names)} contradict each other: no table of counts has these exact totals and zeros "
+        "in the impossible cells. Correct an invariant or a rule"
     )

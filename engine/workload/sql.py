@@ -280,7 +280,7 @@ def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> Worklo
         advice = " or ".join(above + ([] if last else [f"{a.name} >= {high}"]))
     advice = f"write {f'NOT ({advice})' if sign == '<>' else advice}" if advice else "leave the condition out"
     clipped = ", which also holds the numbers outside," if a.clip and (first or last) else ""
-    hint = f", or declare in the schema that the values of {a.name} are whole numbers" if helps else ""
+    hint = f", or declare in the schema that the values of {a.name} are integers" if helps else ""
     return WorkloadError(
         f"{a.name} {sign} {plain(c)} cuts through the bin {a.label(i)}{clipped} of '{a.name}'. The nearest edges are "
         f"{low} and {high}: {advice}{hint}."
