@@ -1,9 +1,12 @@
 """Accuracy constraints of groups relative to uniform centers, enforced by reweighting.
 
-Tuning lowers the weighted sum of variances and may raise those of single groups.  With V_g the sum of variances of a
-group, w_g its weight and T_g the most that V_g may be, weights u_g >= w_g, u_g = w_g where nothing binds, stand for the
-multipliers of Lagrange: the plan that is best for u is best for w among those that keep the groups, once every V_g is
-T_g or u_g is w_g.  Until then its bound is honest all the same: sum of w V >= sum of u V - sum of (u - w) T.
+Tuning lowers the weighted sum of variances and may raise the variances of single groups.  Let V_g
+be the sum of variances of group g, w_g its weight and T_g the largest allowed V_g.  Modified
+weights u_g >= w_g act as Lagrange multipliers, with u_g = w_g for inactive constraints: the optimal
+plan for u is optimal for w among plans that satisfy the constraints if, for every group,
+V_g = T_g or u_g = w_g.  Before convergence the bound remains valid:
+
+    sum of w V >= sum of u V - sum of (u - w) T
 """
 
 from __future__ import annotations
@@ -21,15 +24,27 @@ from engine.residuals.decomposition import Decomposition
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Workload
 
-STEPS = 20  # changes of weights until groups are as exact as asked
-NEAR = 1e-3  # of the sum of variances that a kept group may have: this near is near enough
-SLACK = 1e-6  # of it, for the rounding of noise to its grid
-SLOPE = -0.5  # of the logarithm of V_g by that of u_g where a group is alone
-FLATTEST, LONGEST = -0.03, 2.0  # slope that is believed, and step of the logarithm of a weight
+# Largest number of updates of the weights.
+MAX_WEIGHT_UPDATES = 20
+# Relative distance of V_g to T_g at which an active constraint counts as satisfied with equality.
+ACTIVE_TOLERANCE = 1e-3
+# Relative tolerance for rounding the noise to its grid.
+SLACK = 1e-6
+# Slope of log V_g in log u_g for a workload of one group, the initial value of the secant method.
+INITIAL_SLOPE = -0.5
+# Largest (flattest) slope that is used, and largest change of the logarithm of a weight.
+MAX_SLOPE, MAX_LOG_STEP = -0.03, 2.0
 
 
 def checked_keep(keep: Any) -> float | dict[int, float]:
-    """Return shares by group, or one for all; raise PlanError when they are none. JSON has texts as keys.
+    """Validate the option ``keep``: one share for all groups, or shares by group number.
+
+    Keys may be strings, as in JSON.
+
+    Raises
+    ------
+    PlanError
+        If a share or a group number is invalid.
 
     >>> checked_keep({"0": 0.05})
     {0: 0.05}
@@ -43,16 +58,28 @@ def checked_keep(keep: Any) -> float | dict[int, float]:
     real = all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0.0 <= v < math.inf for v in shares)
     if not real or min(numbers, default=0) < 0:
         raise PlanError(
-            f"keep was {str(keep)[:60]}. Give by what share a group's error may rise, from 0: one number for all "
-            "groups, or a mapping from numbers of groups to shares, such as {0: 0.05}."
+            f"keep was {str(keep)[:60]}. Give the share by which the error of a group may rise, from 0: one "
+            "number for all groups, or a mapping from group numbers to shares, such as {0: 0.05}."
         )
     return dict(sorted(zip(numbers, map(float, shares), strict=True))) if several else float(keep)
 
 
 def most_allowed(keep: float | Mapping[int, float], workload: Workload, uniform: Sequence[float]) -> Array:
-    """Return what the sum of variances of every group may be, infinite where any will do, from that of uniform centers.
+    """Return the largest allowed sum of variances of every group, infinity without constraint.
 
-    Shape (groups,), in the units of ``uniform``.  Raises PlanError for groups that there are not.
+    Parameters
+    ----------
+    keep : relative increase of the RMSE, for all groups or by group number.
+    uniform : sum of variances of every group with uniform centers, shape (groups,).
+
+    Returns
+    -------
+    Limits in the units of ``uniform``, shape (groups,).
+
+    Raises
+    ------
+    PlanError
+        If ``keep`` names a group that does not exist.
     """
     count = len(workload.groups)
     shares = keep if isinstance(keep, Mapping) else dict.fromkeys(range(count), keep)
@@ -60,14 +87,14 @@ def most_allowed(keep: float | Mapping[int, float], workload: Workload, uniform:
         raise PlanError(f"keep names group {max(shares)}, but the workload has groups 0 to {count - 1}.")
     most = np.full(count, math.inf)
     for number, share in shares.items():
-        # what exact totals answer has no error that could rise
+        # Groups answered by exact totals have no error.
         if workload.groups[number].weight > 0.0 and uniform[number] > 0.0:
             most[number] = uniform[number] * (1.0 + share) ** 2
     return most
 
 
 class Weighed(Protocol):
-    """A plan for some weights of the groups, with its error for their own."""
+    """A plan for modified group weights, with its error for the original weights."""
 
     @property
     def error(self) -> float:
@@ -81,47 +108,51 @@ M = TypeVar("M", bound=Weighed)
 
 
 def search_kept(make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]) -> M | None:
-    """Return the best plan that keeps the groups, if one is found.
+    """Search for the best plan that satisfies the constraints; None if there is no such plan.
 
     Parameters
     ----------
-    make : takes factors of the groups' weights, shape (groups,), at least 1.
-    most : what the sum of variances of every group may be, shape (groups,).
-    go_on : hears the share of the work that is done, and says whether to go on.
+    make : returns the plan for factors of the group weights, shape (groups,), at least 1.
+    most : largest allowed sum of variances of every group, shape (groups,).
+    go_on : called with the completed share of the work; returns whether to continue.
     """
-    found, before = None, None
-    logs, slopes = np.zeros(len(most)), np.full(len(most), SLOPE)
-    for step in range(STEPS):
-        if not go_on(step / STEPS):
+    best, previous = None, None
+    logs, slopes = np.zeros(len(most)), np.full(len(most), INITIAL_SLOPE)
+    for step in range(MAX_WEIGHT_UPDATES):
+        if not go_on(step / MAX_WEIGHT_UPDATES):
             break
-        made = make(np.exp(logs))
-        over = np.divide(made.sums(), most, out=np.zeros(len(most)), where=np.isfinite(most))
-        if (over <= 1.0).all() and (found is None or made.error < found.error):
-            found = made
-        over = np.log(np.maximum(over, 1e-300) / (1.0 - NEAR))
-        if (over <= 0.0).all() and (over[logs > 0.0] > -2.0 * NEAR).all():
+        plan = make(np.exp(logs))
+        excess = np.divide(plan.sums(), most, out=np.zeros(len(most)), where=np.isfinite(most))
+        if (excess <= 1.0).all() and (best is None or plan.error < best.error):
+            best = plan
+        excess = np.log(np.maximum(excess, 1e-300) / (1.0 - ACTIVE_TOLERANCE))
+        if (excess <= 0.0).all() and (excess[logs > 0.0] > -2.0 * ACTIVE_TOLERANCE).all():
             break
-        # a group among many hardly feels its weight at first: how steeply it does is seen from step to step
-        if before is not None:
-            moved = np.abs(logs - before[0]) > 1e-6
-            slopes[moved] = ((over - before[1])[moved] / (logs - before[0])[moved]).clip(-1.0, FLATTEST)
-        before = logs, over
-        logs = np.maximum(0.0, logs + (-over / slopes).clip(-LONGEST, LONGEST))
-    return found
+        # One group among many responds weakly to its weight: update the slopes by the secant
+        # method.
+        if previous is not None:
+            moved = np.abs(logs - previous[0]) > 1e-6
+            slopes[moved] = ((excess - previous[1])[moved] / (logs - previous[0])[moved]).clip(-1.0, MAX_SLOPE)
+        previous = logs, excess
+        logs = np.maximum(0.0, logs + (-excess / slopes).clip(-MAX_LOG_STEP, MAX_LOG_STEP))
+    return best
 
 
 def noise_shares(values: Mapping[Space, float]) -> dict[Space, float]:
-    """Return the squared noise of every space at privacy cost 1, in counts^2, that is best for their errors L_B.
+    """Return the optimal squared noise of every space at privacy cost 1, in counts^2.
 
-    The least sum of L_B / pcost_B for a fixed sum of pcost_B has pcost_B in proportion to sqrt(L_B), by Cauchy and
-    Schwarz.
+    By Cauchy and Schwarz, the sum of L_B / pcost_B over spaces with errors L_B and a fixed sum of
+    pcost_B is smallest for pcost_B proportional to sqrt(L_B).
     """
     total = math.fsum(map(math.sqrt, values.values()))
     return {space: total / math.sqrt(value) for space, value in values.items()}
 
 
 def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> float:
-    """Return the lower bound on the weighted sum of variances where every block is charged for its own cells."""
+    """Return the lower bound on the weighted sum of variances with separate sensitivities.
+
+    The privacy cost is the sum of the costs of the blocks.
+    """
     return math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
 
 
@@ -131,10 +162,14 @@ def kept_bound(
     most: Array,
     total: float,
 ) -> float:
-    """Return the lower bound on the weighted sum of variances among plans of the class that keep the groups.
+    """Return the lower bound on the weighted sum of variances under the accuracy constraints.
 
-    Weights and ``most`` have shape (groups,); ``total`` is a lower bound on the weighted sum for these weights.
+    Parameters
+    ----------
+    weights : modified group weights, shape (groups,).
+    most : largest allowed sum of variances of every group, shape (groups,).
+    total : lower bound on the sum of variances weighted by ``weights``.
     """
-    own = np.array([group.weight for group in workload.groups])
-    more = weights > own
-    return max(total - math.fsum((weights - own)[more] * most[more]), 0.0)
+    group_weights = np.array([group.weight for group in workload.groups])
+    raised = weights > group_weights
+    return max(total - math.fsum((weights - group_weights)[raised] * most[raised]), 0.0)

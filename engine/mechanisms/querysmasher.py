@@ -1,6 +1,8 @@
-"""QuerySmasher: smash every query into residual spaces and solve each space optimally.
+"""QuerySmasher: optimal strategies on residual spaces, with optional tuned centers.
 
-Source: QuerySmasher, algorithm 1; the tuned centers are this project's own.
+The mechanism splits every query into residual spaces and solves each space optimally.
+
+Source: QuerySmasher, algorithm 1; tuned centers are an extension of this project.
 """
 
 from __future__ import annotations
@@ -36,31 +38,41 @@ from engine.residuals.tuning.tune import SplitMemory, split_seconds, ways_to_spl
 from engine.residuals.tuning.unions import choose_unions, strategy_seconds, union_bytes, union_seconds
 from engine.workload import Workload
 
-TUNING = 40.0  # times that tuning may solve every subworkload again before one union of all is the better way
-TUNED_SECONDS = 1e-3  # what tuning takes a subworkload whatever is asked of it, for forecasts only
+# Number of repeated solves of all subworkloads by tuning that take as long as a union of all
+# spaces.
+TUNING = 40.0
+# For forecasts: minimum time of tuning per subworkload.
+MIN_TUNING_SECONDS = 1e-3
 CENTERS = ("uniform", "tuned")
-PRODUCT = 1.0  # seconds that the search for a product on the whole table may take
-WORTH = 1e-4  # share of the error that it must save: such a plan makes no published tables
-OF_TABLE = "One product of strategies on the whole table is better here than residual spaces are."
-KEPT_STEPS = 10  # plans that are made until all groups are kept, for forecasts only
-TOWARDS = (1.0, 0.5, 0.25)  # shares of a tuned split that are tried where groups are kept
+# Largest expected time, in seconds, of the search for a product strategy on the full table.
+PRODUCT = 1.0
+# Share of the error that a product strategy must save, because its plan cannot publish tables.
+MIN_PRODUCT_SAVING = 1e-4
+OF_TABLE = "A product of strategies on the full table is more accurate here than residual spaces."
+# For forecasts: number of plans until the accuracy constraints of all groups are satisfied.
+CONSTRAINED_PLANS = 10
+# Interpolation weights of the tuned split that are tried under accuracy constraints of groups.
+TUNED_SHARES = (1.0, 0.5, 0.25)
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuerySmasher(ResidualMechanism):
-    """Optimal strategies in every residual space, with a certificate.
+    """Optimal strategies on all residual spaces, with a certificate.
 
     Options
     -------
-    centers : "uniform", the decomposition of the paper; "tuned", at least as accurate up to ``gap``: see
-        `centers`, `complements` for pairs asked by sums, differences or conditions of one's own, and
-        `unions` for spaces that one strategy measures together, up to the whole domain where that is small.  Where
-        one product of strategies on the whole table is better still, that is the plan.
-        Other objectives than the sum measure every space on its own.
-    keep : for tuned centers, by what share the RMSE of a group may be above that with uniform centers: one number for
-        all groups, or a mapping from the numbers of groups to shares, such as {0: 0.0, 3: 0.05}.  Tuning makes the
-        total better and may make single groups less exact; weights of groups are found that keep these.
-    solver : "optimal"; or the approximate "fourier" (closed form) and "eigenbasis" (a fixed basis).
+    centers : "uniform" is the decomposition of the paper.  "tuned" is at least as accurate up to
+        ``gap``; see `engine.residuals.tuning` for `centers`, `complements` (for pairs with sums,
+        differences or custom conditions) and `unions` (one strategy for several spaces, up to the
+        full domain of a small schema).  If a product of strategies on the full table is more
+        accurate, it becomes the plan.  Objectives other than the sum measure every space
+        separately.
+    keep : with tuned centers, the share by which the RMSE of a group may exceed its RMSE with
+        uniform centers: one number for all groups, or a mapping from group numbers to shares, such
+        as {0: 0.0, 3: 0.05}.  Tuning lowers the total error and may raise the error of single
+        groups; the constraints are enforced by reweighting the groups.
+    solver : "optimal", or the approximations "fourier" (closed form) and "eigenbasis" (fixed
+        basis).
     gap : relative RMSE gap at which a search stops.
     """
 
@@ -83,7 +95,7 @@ class QuerySmasher(ResidualMechanism):
         if self.keep is not None:
             object.__setattr__(self, "keep", checked_keep(self.keep))
             if self.centers != "tuned" or self.objective != "sum":
-                raise PlanError('keep limits what tuning does to single groups. Give it with centers="tuned" alone.')
+                raise PlanError('keep limits the effect of tuning on single groups. Give it with centers="tuned" only.')
         one_of("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
@@ -98,27 +110,30 @@ class QuerySmasher(ResidualMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         check_size(workload, limits.memory_limit)
         parts = decompose(workload)
-        found = self.expected(workload, parts, limits)
-        found = replace(found, seconds=found.seconds + self.joint_seconds(workload, parts))
+        base = self.expected(workload, parts, limits)
+        base = replace(base, seconds=base.seconds + self.joint_seconds(workload, parts))
         if self.centers != "tuned":
-            return found
-        unions = self._chosen(workload, parts.spaces, limits)
-        more = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
-        whole, own = _holds_all(unions, parts.spaces), TUNED_SECONDS * len(parts.subworkloads)
-        # all spaces are searched again beside unions, and once more beside those that are worth it
-        seconds, step = found.seconds * (3.0 if unions and not whole else 1.0) + own, own + found.seconds
+            return base
+        unions = self._choose_unions(workload, parts.spaces, limits)
+        peak_bytes = max((union_bytes(workload, a, spaces) for a, spaces in unions.items()), default=0.0)
+        covers_all, tuning_seconds = _covers_all(unions, parts.spaces), MIN_TUNING_SECONDS * len(parts.subworkloads)
+        # With unions, the other spaces are solved again, and once more if some unions are rejected.
+        seconds, step = (
+            base.seconds * (3.0 if unions and not covers_all else 1.0) + tuning_seconds,
+            tuning_seconds + base.seconds,
+        )
         for attributes, spaces in unions.items():
             searched = strategy_seconds(workload, attributes, spaces) + union_seconds(workload, attributes, spaces)
             seconds, step = seconds + searched, step + searched
-        seconds += 0.0 if self.keep is None else KEPT_STEPS * step
-        if not whole:
+        seconds += 0.0 if self.keep is None else CONSTRAINED_PLANS * step
+        if not covers_all:
             allowance = Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             seconds += split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             table = self._table_seconds(workload, limits)
             seconds += table if math.isfinite(table) else 0.0
-            # other objectives are searched for at tuned centers as long as at uniform ones
-            seconds += 0.0 if self.goal(workload).linear else found.seconds
-        return replace(found, seconds=seconds, memory=found.memory + min(more, limits.memory_limit))
+            # Other objectives take one search with tuned centers and one with uniform centers.
+            seconds += 0.0 if self.goal(workload).linear else base.seconds
+        return replace(base, seconds=seconds, memory=base.memory + min(peak_bytes, limits.memory_limit))
 
     def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
         if self.centers != "tuned":
@@ -127,8 +142,8 @@ class QuerySmasher(ResidualMechanism):
             return self._uniform_last(workload, budget, limits, deadline)
         started = time.monotonic()
         uniform = self.made(workload, budget, limits, deadline, UNIFORM)
-        took = time.monotonic() - started
-        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * took)
+        elapsed = time.monotonic() - started
+        allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * elapsed)
         late = Allowance(deadline=deadline, stopped=allowance.stopped)
 
         def in_time(done: float, text: str) -> None:
@@ -136,18 +151,19 @@ class QuerySmasher(ResidualMechanism):
             limits.tell(0.8 + 0.2 * done, text)
 
         def make(split: Split) -> list[Made]:
-            return self._tried(workload, budget, replace(limits, progress=in_time), deadline, split, allowance)
+            return self._try_split(workload, budget, replace(limits, progress=in_time), deadline, split, allowance)
 
-        found = sorted(self._found(workload, uniform, make, limits, allowance), key=lambda made: made.error)
-        # light queries may be lost in the best of them; what uniform centers lose is said
-        best = next((made for made in found if made is uniform or self._answers(made)), uniform)
-        if not _holds_all(best.split.unions, uniform.values):
-            best = self._or_product(workload, budget, limits, allowance, best)
+        candidates = sorted(self._candidates(workload, uniform, make, limits, allowance), key=lambda plan: plan.error)
+        # Tuned plans may lose light queries in rounding; a loss with uniform centers raises an
+        # error.
+        best = next((c for c in candidates if c is uniform or self._is_answerable(c)), uniform)
+        if not _covers_all(best.split.unions, uniform.values):
+            best = self._better_with_product(workload, budget, limits, allowance, best)
         if self.keep is not None and best is not uniform:
-            best = self._keeping(workload, budget, limits, deadline, uniform, best)
+            best = self._constrained(workload, budget, limits, deadline, uniform, best)
         return replace(best, assemble=lambda: noted(best.plan, frozenset(allowance.stopped)))
 
-    def _tried(
+    def _try_split(
         self,
         workload: Workload,
         budget: Budget,
@@ -157,12 +173,13 @@ class QuerySmasher(ResidualMechanism):
         allowance: Allowance,
         known: float = math.inf,
     ) -> list[Made]:
-        """Return the plan for a split, if there is one."""
+        """Return the plan for a split, or an empty list if it fails."""
         try:
-            made = self.made(workload, budget, limits, deadline, split, known)
-            # what a union of all spaces replaces is not searched for, so that it must be known to answer
-            return [made] if not split.unions or made.plan else []
-        # out of time, light queries drowned beside heavy ones, or this split alone is too large for its objective
+            plan = self.made(workload, budget, limits, deadline, split, known)
+            # A union of all spaces replaces the other searches, so check that it answers all
+            # queries.
+            return [plan] if not split.unions or plan.plan else []
+        # Out of time, light queries lost in rounding, or the split is too large for the objective.
         except (TimeoutError, NotApplicable):
             return []
         except LimitExceeded:
@@ -170,81 +187,89 @@ class QuerySmasher(ResidualMechanism):
             return []
 
     def _uniform_last(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
-        """Return the best plan found for another objective than the sum.
+        """Return the best plan for an objective other than the sum, trying uniform centers last.
 
-        A search for weights ends where its bound says that nothing better than what is known can come of it: with
-        uniform centers mostly after a few steps, once it is known what tuned ones lead to.
+        A search for weights stops when its bound excludes a better plan than the current best.
+        With tuned centers first, the search with uniform centers usually stops after a few steps.
         """
-        self.expected(workload, decompose(workload), limits)  # refuses what steps cannot weigh
+        # Raises if a single step exceeds the limits.
+        self.expected(workload, decompose(workload), limits)
         started = time.monotonic()
-        third = (deadline - started) / 3.0  # searches use all the time there is
+        # Each search uses all of its time, so every stage gets a third.
+        third = (deadline - started) / 3.0
 
         def between(low: float, high: float) -> Limits:
             return replace(limits, progress=lambda done, text: limits.tell(low + (high - low) * done, text))
 
         allowance, best = Allowance(memory=limits.memory_limit, deadline=started + third), None
         for split in self._splits(workload, between(0.0, 0.7).tell, limits, allowance):
-            known, until = math.inf if best is None else best.error / best.joint, started + 2.0 * third
+            best_error, until = math.inf if best is None else best.error / best.joint, started + 2.0 * third
             if split.centers or split.complements:
-                for made in self._tried(workload, budget, between(0.7, 0.9), until, split, allowance, known):
-                    better = best is None or made.error < best.error
-                    best = made if better and self._answers(made) else best
-        known = math.inf if best is None else best.error / best.joint
-        uniform = self.made(workload, budget, between(0.9, 1.0), deadline, UNIFORM, known)
-        found = uniform if best is None or uniform.error <= best.error else best
-        return replace(found, assemble=lambda: noted(found.plan, frozenset(allowance.stopped)))
+                for candidate in self._try_split(
+                    workload, budget, between(0.7, 0.9), until, split, allowance, best_error
+                ):
+                    better = best is None or candidate.error < best.error
+                    best = candidate if better and self._is_answerable(candidate) else best
+        best_error = math.inf if best is None else best.error / best.joint
+        uniform = self.made(workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error)
+        chosen = uniform if best is None or uniform.error <= best.error else best
+        return replace(chosen, assemble=lambda: noted(chosen.plan, frozenset(allowance.stopped)))
 
-    def _keeping(
+    def _constrained(
         self, workload: Workload, budget: Budget, limits: Limits, deadline: float, uniform: Made, best: Made
     ) -> Made:
-        """Return the best plan found whose groups are as exact as asked; that with uniform centers is one.
+        """Return the best plan that satisfies the accuracy constraints of the groups.
 
-        Where weights alone do not do, splits half way and three quarters of the way to uniform ones may.
+        The plan with uniform centers always does.  If reweighting is not sufficient, splits half
+        way and three quarters of the way to uniform centers are tried.
         """
         assert self.keep is not None
         most = most_allowed(self.keep, workload, uniform.sums().tolist())
-        own = np.array([group.weight for group in workload.groups])
+        weights = np.array([group.weight for group in workload.groups])
 
         def go_on(done: float) -> bool:
             limits.tell(0.9 + 0.1 * done, "Keeping groups exact")
             return time.monotonic() <= deadline
 
-        for share in TOWARDS:
+        for share in TUNED_SHARES:
             split = best.split.towards_uniform(share)
 
             def make(factors: Array, split: Split = split) -> Made:
-                return self.weighed(workload, budget, limits, deadline, split, own * factors, most)
+                return self.weighed(workload, budget, limits, deadline, split, weights * factors, most)
 
-            found = search_kept(make, most, go_on)
-            if found is not None and found.error < uniform.error:
-                return found
+            plan = search_kept(make, most, go_on)
+            if plan is not None and plan.error < uniform.error:
+                return plan
         return uniform
 
     def _table_seconds(self, workload: Workload, limits: Limits) -> float:
-        """Return what a product on the whole table takes; infinite where it is not looked for."""
-        # one strategy for all leaves no shares between spaces to trade, and keeps neither groups nor exact totals
+        """Return the time of the product search on the full table; infinity without one."""
+        # A single strategy has no shares to optimise and supports neither constraints nor exact
+        # totals.
         if self.solver != "optimal" or not self.goal(workload).linear or self.keep is not None:
             return math.inf
         if workload.schema.invariants or limits.memory_limit < BASE_BYTES:
             return math.inf
         return seconds if (seconds := table_seconds(workload)) <= PRODUCT else math.inf
 
-    def _or_product(self, workload: Workload, budget: Budget, limits: Limits, allowance: Allowance, best: Made) -> Made:
-        """Return the product on the whole table where it is better than what was made."""
+    def _better_with_product(
+        self, workload: Workload, budget: Budget, limits: Limits, allowance: Allowance, best: Made
+    ) -> Made:
+        """Return the product strategy on the full table if it is better than ``best``."""
         seconds = self._table_seconds(workload, limits)
         if math.isinf(seconds) or not allowance.lasts(seconds):
             return best
         try:
             design = table_design(workload, allowance.deadline, lambda text: limits.tell(0.95, text))
-            plan = self._of_table(workload, budget, design)
+            plan = self._table_plan(workload, budget, design)
         except (NotApplicable, LimitExceeded):
             return best
-        # both as they are released
-        if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - max(self.gap, WORTH)):
+        # Compare the errors after rounding the noise to its grid.
+        if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - max(self.gap, MIN_PRODUCT_SAVING)):
             return best
         return Made(split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan)
 
-    def _of_table(self, workload: Workload, budget: Budget, design: Design) -> Plan:
+    def _table_plan(self, workload: Workload, budget: Budget, design: Design) -> Plan:
         return explicit_plan(self, workload, budget, replace(design, statement=OF_TABLE))
 
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
@@ -252,15 +277,15 @@ class QuerySmasher(ResidualMechanism):
             return super().rebuild(workload, budget, solved)
         check_request(workload, budget)
         design = replace(Design.from_arrays(solved.matrices, workload, budget.law), bound=solved.bound)
-        return noted(self._of_table(workload, budget, design), solved.split.stopped)
+        return noted(self._table_plan(workload, budget, design), solved.split.stopped)
 
     @staticmethod
-    def _answers(made: Made) -> bool:
+    def _is_answerable(candidate: Made) -> bool:
         with contextlib.suppress(Unanswered):
-            return bool(made.plan)
+            return bool(candidate.plan)
         return False
 
-    def _found(
+    def _candidates(
         self,
         workload: Workload,
         uniform: Made,
@@ -268,37 +293,40 @@ class QuerySmasher(ResidualMechanism):
         limits: Limits,
         allowance: Allowance,
     ) -> list[Made]:
-        """Return the plan with uniform centers and every other one that was made."""
-        limits.tell(0.1, "Looking for spaces to measure together")
-        unions = _in_time(workload, self._chosen(workload, uniform.values, limits), allowance)
-        if _holds_all(unions, uniform.values):
+        """Return the plan with uniform centers and all tuned candidates."""
+        limits.tell(0.1, "Choosing spaces to measure together")
+        unions = _in_time(workload, self._choose_unions(workload, uniform.values, limits), allowance)
+        if _covers_all(unions, uniform.values):
             united = _united(uniform, unions, make)
-            # noise on a grid costs one strategy for all a little more than it costs several
+            # Rounding noise to a grid costs slightly more for one strategy than for several.
             if united and united[0].plan.weighted_rmse < uniform.plan.weighted_rmse:
                 return united
             unions = {}
-        found = [uniform]
+        candidates = [uniform]
         for split in self._splits(workload, lambda done, text: limits.tell(0.1 + 0.7 * done, text), limits, allowance):
-            found += make(split) if split.centers or split.complements else []
+            candidates += make(split) if split.centers or split.complements else []
         unions = _in_time(workload, unions, allowance)
-        return found + _united(min(found, key=lambda made: made.error), unions, make)
+        return candidates + _united(min(candidates, key=lambda plan: plan.error), unions, make)
 
-    def _chosen(self, workload: Workload, spaces: Collection[Space], limits: Limits) -> dict[Space, tuple[Space, ...]]:
-        """Return the spaces to measure together."""
-        # one strategy for several spaces leaves no shares between them to trade, so unions are for the sum alone
+    def _choose_unions(
+        self, workload: Workload, spaces: Collection[Space], limits: Limits
+    ) -> dict[Space, tuple[Space, ...]]:
+        """Return the unions of spaces to measure with one strategy each."""
+        # A union has no shares to optimise between its spaces, so unions apply to the sum only.
         if self.solver != "optimal" or not self.goal(workload).linear:
             return {}
 
-        def apart() -> float:
+        def separate_seconds() -> float:
             parts, allowance = decompose(workload), Allowance(memory=limits.memory_limit, deadline=limits.deadline())
             uniform = replace(self, centers="uniform", keep=None).expected(workload, parts, limits)
             searched = split_seconds(workload, parts.subworkloads, parts.factors, allowance)
             return max(TUNING * (uniform.seconds - self.overhead(workload)), searched)
 
-        left = math.inf if limits.time_limit is None else limits.time_limit
-        if self.keep is not None:  # weights that keep groups exact are found in many searches, not in one
-            left = min(left, apart())
-        return choose_unions(workload, tuple(spaces), limits.memory_limit, apart, left)
+        time_limit = math.inf if limits.time_limit is None else limits.time_limit
+        # Accuracy constraints of groups take many searches.
+        if self.keep is not None:
+            time_limit = min(time_limit, separate_seconds())
+        return choose_unions(workload, tuple(spaces), limits.memory_limit, separate_seconds, time_limit)
 
     def _splits(
         self, workload: Workload, tell: Callable[[float, str], None], limits: Limits, allowance: Allowance
@@ -320,32 +348,35 @@ class QuerySmasher(ResidualMechanism):
         )
 
 
-def _holds_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Space]) -> bool:
+def _covers_all(unions: Mapping[Space, tuple[Space, ...]], spaces: Collection[Space]) -> bool:
     return len(next(iter(unions.values()), ())) == len(spaces)
 
 
 def _in_time(
     workload: Workload, unions: Mapping[Space, tuple[Space, ...]], allowance: Allowance
 ) -> dict[Space, tuple[Space, ...]]:
-    """Return the first unions whose queries can be gone through, all together, in the time that is left."""
+    """Return the unions, in order, whose total time fits into the remaining time."""
     out, seconds = dict[Space, tuple[Space, ...]](), 0.0
     for attributes, spaces in unions.items():
-        more = seconds + union_seconds(workload, attributes, spaces)
-        if allowance.lasts(more):
-            out[attributes], seconds = spaces, more
+        total = seconds + union_seconds(workload, attributes, spaces)
+        if allowance.lasts(total):
+            out[attributes], seconds = spaces, total
     return out
 
 
-def _united(apart: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[Made]]) -> list[Made]:
-    """Return the plan with those unions that are worth more than their spaces on their own, if there are any.
+def _united(
+    separate: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[Made]]
+) -> list[Made]:
+    """Return the plan with the unions that are better than their spaces measured separately.
 
-    A search that stopped early may not be; where light queries drown beside heavy ones no plan is made.
+    A union may be worse if its search stopped early.  The list is empty if no union remains or if
+    light queries are lost in rounding.
     """
-    for made in make(replace(apart.split, unions=unions)) if unions else []:
-        kept = {
+    for united in make(replace(separate.split, unions=unions)) if unions else []:
+        retained = {
             attributes: together
             for attributes, together in unions.items()
-            if math.sqrt(made.values[attributes]) < math.fsum(math.sqrt(apart.values[space]) for space in together)
+            if math.sqrt(united.values[attributes]) < math.fsum(math.sqrt(separate.values[space]) for space in together)
         }
-        return [made] if len(kept) == len(unions) else _united(apart, kept, make)
+        return [united] if len(retained) == len(unions) else _united(separate, retained, make)
     return []
