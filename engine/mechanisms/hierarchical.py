@@ -1,46 +1,40 @@
 """Hierarchical and wavelet strategies: H2, HB, GreedyH, Privelet and level selection.
 
-Classic strategies: trees of intervals and wavelets, as rows on the cells.
+Fixed trees and wavelets
+------------------------
+Each function takes the size of an attribute and returns strategy rows, shape (rows, cells), with
+full column rank.  A strategy for several attributes is the Kronecker product of the rows of each;
+its column norm is the product of theirs.  The mechanisms measure this product on the full table.
 
-Each function takes the size of one attribute and returns strategy rows, shape (rows, cells), with full column rank.  A
-strategy for several attributes is the Kronecker product of rows for each, and its column norm the product of theirs.
+    sensitivity of rows   largest L1 norm of a column under Laplace noise, largest Euclidean norm
+    under Gaussian noise error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, G the
+    Gram of the workload, A the rows
 
-Notation
---------
-sensitivity of rows   largest L1 norm of a column under Laplace noise, largest Euclidean norm under Gaussian noise
-error                 sensitivity^2 tr(G (A^T A)^-1), in counts^2, G the Gram of the workload, A the rows
+Laplace noise of scale sensitivity / epsilon has variance 2 error / epsilon^2; Gaussian noise at
+privacy cost 1 has variance ``error``.
 
-Laplace noise of scale sensitivity / epsilon has variance 2 error / epsilon^2, Gaussian noise at privacy cost 1 the
-error itself.
+Source: HDMM, section 8 (baselines), and the papers cited in the functions.
 
-The search for levels: partitions of the cells that lower the error of a workload most.
+Level selection
+---------------
+A level is a partition of the cells into boxes, so adding a level raises the squared norm of every
+column by 1.  The strategy starts with the single cells.  Each new level starts as one box, the full
+domain, and its boxes are split in two while the error of the workload decreases.  Levels are added
+until a level no longer lowers the error.
 
-Notation
---------
-Gram        G     W^T W, shape (cells, cells), in counts^2
-precision   X     A^T A of the strategy so far; R = X^-1, M = R G R, error = (squared column norm) tr(G R)
-level       P     0/1 rows, one box each; Z = P R, Y = P M, S = I + P R P^T, T = P M P^T
+    Gram        G     W^T W, shape (cells, cells), in counts^2
+    precision   X     A^T A of the current strategy; R = X^-1, M = R G R, error = (squared column
+    norm) tr(G R) level       P     0/1 rows, one per box; Z = P R, Y = P M, S = I + P R P^T, T = P
+    M P^T
 
-A level lowers tr(G R) by tr(S^-1 T).  Splitting a box q into q1 + q2 changes the precision by - q1 q2^T - q2 q1^T, of
-rank 2, so the gains of all splits of all boxes follow from sums of R and M over corners of each box alone.  One level
-costs a few products of the size of the Gram, however many splits it has.
+A level lowers tr(G R) by tr(S^-1 T).  Splitting a box q into q1 + q2 changes the precision by
+- q1 q2^T - q2 q1^T, of rank 2, so the gains of all splits of all boxes follow from partial sums of
+R and M over each box.  One level costs a few matrix products of the size of the Gram, regardless of
+the number of splits.
 
-Source: Li and Miklau, Efficient batch query answering under differential privacy, program 4.1; the sums over corners
-and the joint splitting of all boxes of a level are our own.
-
-Level selection: strategies built one partition of the cells at a time.
-
-A level is a set of boxes that cover every cell once, so adding it raises the squared norm of every column by 1.  A
-strategy starts with the single cells; each new level starts as one box, the whole domain, and splits boxes in two for
-as long as the error of the workload falls.  Levels are added until one does not pay.
-
-`engine.mechanisms.hierarchical` has the search itself.
-
-Source: Li and Miklau, Efficient batch query answering under differential privacy, program 4.1 and section 4.3.
-
-Classic strategies: a fixed set of rows for every attribute, their Kronecker product measured on the whole table.
-
-Source: HDMM, section 8 (the strategies it is compared with), and the papers named in `hierarchies`.
+Source: Li and Miklau, Efficient batch query answering under differential privacy, program 4.1 and
+section 4.3; the partial sums and the joint splitting of all boxes of a level are extensions of this
+project.
 """
 
 from __future__ import annotations
@@ -80,7 +74,8 @@ from engine.residuals import Strategy
 from engine.workload import Marginal, Workload
 from engine.workload.families import Total
 
-GRAIN = 100  # shares of a node that are tried
+# Number of candidate budget shares of a node in GreedyH.
+CANDIDATE_SHARES = 100
 DISCOUNTS = (1.0, 0.5**0.5, 0.5)
 
 
@@ -92,13 +87,15 @@ def sensitivity(rows: Array, noise: NoiseLaw) -> float:
     >>> sensitivity(hierarchy(4), "laplace")
     3.0
     """
-    _known(noise)
+    _check_noise(noise)
     norms = np.abs(rows).sum(axis=0) if noise == "laplace" else np.sqrt(np.sum(rows**2, axis=0))
     return float(norms.max())
 
 
 def error(rows: Array, gram: Array, noise: NoiseLaw) -> float:
-    """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2. ``rows`` has shape (rows, cells), ``gram`` (cells, cells).
+    """Return sensitivity^2 tr(G (A^T A)^-1), in counts^2.
+
+    ``rows`` has shape (rows, cells), ``gram`` has shape (cells, cells).
 
     Source: Li and Miklau, proposition 2.4.
 
@@ -121,11 +118,11 @@ def identity(n: int) -> Array:
 
 
 def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
-    """Return a tree of intervals that ends in single cells; parts of a node differ in size by at most one cell.
+    """Return a tree of intervals with the single cells as leaves, shape (nodes, n).
 
-    Shape (nodes, n).
-    Columns have between floor and ceil of log_branching(n) levels, one more with the root.  Without the root the total
-    of all cells is not measured on its own.
+    Children of a node differ in size by at most one cell.  Columns have between floor and ceil of
+    log_branching(n) levels, one more with the root.  Without the root the total of all cells is not
+    measured separately.
 
     Source: Hay and others (2010), H2 for two branches; Qardaji and others (2013) leave the root out.
 
@@ -138,7 +135,7 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
     """
     whole("number of cells", n)
     if branching < 2:
-        raise PlanError(f"A tree of branching factor {branching} was asked for. Give a whole number from 2.")
+        raise PlanError(f"branching was {branching}. Give an integer from 2.")
     nodes = list(_nodes(0, n, branching))
     rows = np.zeros((len(nodes), n))
     for row, (first, end) in zip(rows, nodes, strict=True):
@@ -147,23 +144,24 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
 
 
 def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
-    """Return the branching factor whose tree without root has the smallest average variance of a range.
+    """Return the branching factor with the smallest mean variance of a range, without the root.
 
-    The average over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3 for a tree of height h at noise of variance
-    1, and the noise grows with h^2 (Laplace) or h (Gaussian).
+    The mean over all ranges is proportional to (b - 1) h - 2 (b + 1) / 3 for a tree of height h and
+    noise of variance 1, and the variance grows with h^2 (Laplace) or h (Gaussian).
 
-    Source: Qardaji and others (2013), equation 3, for Laplace noise; Gaussian noise in the same way.
+    Source: Qardaji and others (2013), equation 3, for Laplace noise; adapted to Gaussian noise.
 
     >>> branching_factor(256), branching_factor(256, "gaussian")
     (16, 4)
     """
     whole("number of cells", n)
-    _known(noise)
+    _check_noise(noise)
     power = 2 if noise == "laplace" else 1
 
     def variance(b: int) -> float:
         height = 1
-        while b**height < n:  # exact, where a logarithm would round
+        # Integer powers are exact, unlike a logarithm.
+        while b**height < n:
             height += 1
         return float(((b - 1) * height - 2 * (b + 1) / 3) * height**power)
 
@@ -171,7 +169,7 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
 
 
 def hb(n: int, noise: NoiseLaw = "laplace") -> Array:
-    """Return the tree without root of the best branching factor.
+    """Return the tree without root for the optimal branching factor (HB).
 
     >>> hb(5).shape
     (5, 5)
@@ -180,11 +178,12 @@ def hb(n: int, noise: NoiseLaw = "laplace") -> Array:
 
 
 def wavelet(n: int) -> Array:
-    """Return the Haar wavelet for any n, shape (n, n): the total, and for every node its first half less its second.
+    """Return the Haar wavelet for any n, shape (n, n).
 
-    L1 column norms are at most 1 + ceil(log2 n), the Euclidean norms their roots.
+    The rows are the total and, for every node, the difference of its halves.  L1 column norms are
+    at most 1 + ceil(log2 n); Euclidean norms are their square roots.
 
-    Source: Xiao and others (2011), Privelet; halves that differ by one cell take the place of padding.
+    Source: Xiao and others (2011), Privelet; instead of padding, halves may differ by one cell.
 
     >>> wavelet(3)
     array([[ 1.,  1.,  1.],
@@ -203,7 +202,7 @@ def wavelet(n: int) -> Array:
 
 
 def quadtree(sizes: Sequence[int]) -> Array:
-    """Return a tree of boxes that halves every axis at once, shape (boxes, cells), down to single cells.
+    """Return a tree of boxes that halves all axes at once, shape (boxes, cells).
 
     >>> quadtree((2, 2)).shape
     (5, 4)
@@ -226,13 +225,20 @@ def quadtree(sizes: Sequence[int]) -> Array:
 def greedy_hierarchy(
     gram: Array, noise: NoiseLaw = "laplace", *, squared: bool | None = None, discount: float | None = None
 ) -> Array:
-    """Return a binary tree whose nodes are weighted for the workload, bottom up; every column has norm 1.
+    """Return a binary tree with nodes weighted for the workload, shape (nodes, cells).
 
-    ``gram`` has shape (cells, cells), the result (nodes, cells).
-    A node takes a share of the budget of its cells, the tree below it the rest; the share minimises the error of the
-    workload on these cells.  What deeper nodes do for queries across their halves is discounted by ``discount`` to the
-    power of the depth.  ``squared`` puts G^2 in place of G when shares are chosen.  The published numbers have squared
-    and the discount sqrt(1/2); what is left out is chosen by the error that results.
+    Every column has norm 1.  Weights are chosen bottom up: a node takes a share of the budget of
+    its cells and its subtree the remainder; the share minimises the error of the workload on these
+    cells.
+
+    Parameters
+    ----------
+    gram : Gram matrix of the workload, shape (cells, cells).
+    squared : whether shares are chosen by G^2 instead of G.
+    discount : factor per depth for queries across the halves of a node.
+
+    The published numbers use ``squared=True`` and the discount sqrt(1/2).  Parameters that are None
+    are chosen by the resulting error.
 
     Source: Li and others (2014), GreedyH of DAWA, extended to Gaussian noise.
 
@@ -240,20 +246,20 @@ def greedy_hierarchy(
     >>> round(sensitivity(rows, "laplace"), 9)
     1.0
     """
-    _known(noise)
+    _check_noise(noise)
     gram = np.asarray(gram, dtype=float)
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
         raise WorkloadError(f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers.")
     powers = (False, True) if squared is None else (squared,)
-    found = [
-        _weighted(gram @ gram if power else gram, 0, len(gram), noise, chosen, 0)[0]
+    trees = [
+        _greedy_tree(gram @ gram if power else gram, 0, len(gram), noise, chosen, 0)[0]
         for power in powers
         for chosen in (DISCOUNTS if discount is None else (discount,))
     ]
-    return found[0] if len(found) == 1 else min(found, key=lambda rows: error(rows, gram, noise))
+    return trees[0] if len(trees) == 1 else min(trees, key=lambda rows: error(rows, gram, noise))
 
 
-def _weighted(
+def _greedy_tree(
     gram: Array, first: int, end: int, noise: NoiseLaw, discount: float, depth: int
 ) -> tuple[Array, Array, float]:
     """Return (rows, their inverse Gram, discounted error) of the tree on cells first to end."""
@@ -261,61 +267,69 @@ def _weighted(
         return np.ones((1, 1)), np.ones((1, 1)), float(gram[first, first])
     (_, middle), _ = _parts(first, end, 2)
     m = middle - first
-    above, C1, error1 = _weighted(gram, first, middle, noise, discount, depth + 1)
-    below, C2, error2 = _weighted(gram, middle, end, noise, discount, depth + 1)
+    above, C1, error1 = _greedy_tree(gram, first, middle, noise, discount, depth + 1)
+    below, C2, error2 = _greedy_tree(gram, middle, end, noise, discount, depth + 1)
     C = scipy.linalg.block_diag(C1, C2)
-    u, own = C.sum(axis=1), gram[first:end, first:end]
-    apart = u[:m] @ own[:m, :m] @ u[:m] + u[m:] @ own[m:, m:] @ u[m:]
+    u, block = C.sum(axis=1), gram[first:end, first:end]
+    within = u[:m] @ block[:m, :m] @ u[:m] + u[m:] @ block[m:, m:] @ u[m:]
     fade = discount**depth
-    # what queries ask across the two halves is what deeper nodes do less for
-    asked, spread = (u @ own @ u - apart) * fade + apart, float(u.sum())
-    share = np.arange(GRAIN) / GRAIN
-    rest = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
-    ratio = share**2 / rest
+    # Queries across the two halves are discounted.
+    gain_scale, spread = (u @ block @ u - within) * fade + within, float(u.sum())
+    share = np.arange(CANDIDATE_SHARES) / CANDIDATE_SHARES
+    remainder = (1.0 - share) ** 2 if noise == "laplace" else 1.0 - share**2
+    ratio = share**2 / remainder
     # (rest C^-1 + share^2 11^T)^-1 = (C - ratio u u^T / (1 + ratio 1^T u)) / rest
-    errors = (error1 + error2 - asked * fade * ratio / (1.0 + fade * ratio * spread)) / rest
+    errors = (error1 + error2 - gain_scale * fade * ratio / (1.0 + fade * ratio * spread)) / remainder
     best = int(np.argmin(errors))
-    C = (C - ratio[best] / (1.0 + ratio[best] * spread) * np.outer(u, u)) / rest[best]
-    rows = math.sqrt(rest[best]) * scipy.linalg.block_diag(above, below)
+    C = (C - ratio[best] / (1.0 + ratio[best] * spread) * np.outer(u, u)) / remainder[best]
+    rows = math.sqrt(remainder[best]) * scipy.linalg.block_diag(above, below)
     if best:
         rows = np.concatenate([np.full((1, end - first), share[best]), rows])
     return rows, C, float(errors[best])
 
 
 def _parts(first: int, end: int, branching: int) -> list[tuple[int, int]]:
-    """Return the run of cells in parts that differ by at most one cell."""
+    """Split an interval of cells into parts that differ by at most one cell."""
     count = min(branching, end - first)
-    # whole numbers, so that no rounding moves a cut
+    # Integer division avoids rounding errors in the cuts.
     cuts = [first + (end - first) * k // count for k in range(count + 1)]
     return list(itertools.pairwise(cuts))
 
 
 def _nodes(first: int, end: int, branching: int) -> Iterator[tuple[int, int]]:
-    """Yield the runs of a tree, each before its parts."""
+    """Yield the intervals of a tree in preorder."""
     yield first, end
     if end - first > 1:
         for part in _parts(first, end, branching):
             yield from _nodes(*part, branching)
 
 
-def _known(noise: str) -> None:
+def _check_noise(noise: str) -> None:
     if noise not in ("gaussian", "laplace"):
         raise PlanError(f"There is no noise {noise!r}. Choose 'gaussian' or 'laplace'.")
 
 
-ROUNDING = 1e-12  # a relative change of the error below this is no improvement
-REFRESH = 8  # levels between two exact inverses; between them R and M are updated
-Boxes = npt.NDArray[np.int64]  # shape (boxes, 2, axes): first cells and ends (exclusive)
+# Relative changes of the error below this are rounding errors.
+ROUNDING = 1e-12
+# Number of levels with low-rank updates of R and M between two exact inverses.
+REFRESH = 8
+# Boxes of shape (boxes, 2, axes): first cells and ends (exclusive).
+Boxes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LevelOptions:
-    """When to stop: after ``levels`` levels, the single cells included, or at the ``deadline`` of time.monotonic.
+    """Stopping rules of level selection.
 
-    A level pays when it lowers the error by more than the share ``pays``; ``patience`` is the number of further levels
-    that are tried after one that does not.  The paper's rule is `PUBLISHED`: any gain pays, and the first level that
-    has none ends the search.
-    ``watch`` is called after every level with the number of levels and sqrt(error / bound) - 1.
+    `PUBLISHED` is the rule of the paper: stop at the first level without a gain.
+
+    Attributes
+    ----------
+    levels : largest number of levels, including the single cells.
+    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    patience : number of further levels that are tried after a level without improvement.
+    pays : smallest relative decrease of the error that counts as an improvement.
+    watch : called after every level with the number of levels and sqrt(error / bound) - 1.
     """
 
     levels: int = 10_000
@@ -328,17 +342,18 @@ class LevelOptions:
 PUBLISHED = LevelOptions(patience=0, pays=ROUNDING)
 
 
-Found = Counter[tuple[tuple[int, ...], tuple[int, ...]]]  # how often each box was chosen
+# Multiplicity of every box in the strategy.
+Found = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class LevelPart:
-    """A run of cells that is partitioned on its own, with its blocks of R and M."""
+    """An interval of cells that is partitioned separately, with its blocks of R and M."""
 
     def __init__(self, *, first: int, sizes: tuple[int, ...], R: Array, M: Array) -> None:
         self.first, self.sizes, self.R, self.M = first, sizes, R, M
 
     def level(self) -> Level:
-        """Return the level that splitting from the whole part leads to."""
+        """Return the level that results from splitting, starting from one box."""
         level = Level(self.R, self.M, np.array([[[0] * len(self.sizes), self.sizes]]), self.sizes)
         while True:
             gains, children = level.splits(self.R, self.M)
@@ -347,15 +362,15 @@ class LevelPart:
                 return level
             boxes = np.concatenate([level.boxes[~pays], *children[pays]])
             split = Level(self.R, self.M, boxes, self.sizes)
-            # each split gains when it is made alone; all of them together may still lose
+            # Each split improves the level by itself, but all splits together may not.
             if split.gain <= level.gain * (1.0 + ROUNDING):
                 return level
             level = split
 
     def add(self, level: Level) -> None:
-        """Put the level into the strategy."""
-        # Woodbury: R was the inverse without P^T P.  Half of the quadratic term of M = R gram R stands on either side,
-        # so that M stays symmetric to the last digit
+        """Add a level to the strategy."""
+        # Woodbury update of R for the precision plus P^T P.  The quadratic term of M = R gram R is
+        # split into two equal halves, so that M stays exactly symmetric.
         self.R = self.R - level.Z.T @ level.B
         change = level.B.T @ level.D
         self.M = self.M - change - change.T
@@ -364,15 +379,21 @@ class LevelPart:
 def search(
     parts: list[LevelPart], found: Found, trace: float, options: LevelOptions, bound: float, gram: Array | None = None
 ) -> tuple[Found, str]:
-    """Add levels to the boxes found so far; return those of the smallest error and how the search ended.
+    """Add levels to a strategy; return the boxes with the smallest error and the status.
 
-    ``gram`` has shape (cells, cells).
-    R and M are computed anew from the ``gram`` now and then when it is given, which keeps rounding small.
+    Parameters
+    ----------
+    parts : separately partitioned intervals of cells.
+    found : boxes of the initial strategy.
+    trace : tr(G R) of the initial strategy.
+    bound : lower bound on the error, for progress reports.
+    gram : Gram matrix, shape (cells, cells); if present, R and M are recomputed every
+        `REFRESH` levels, which limits rounding errors.
     """
     cells = sum(math.prod(part.sizes) for part in parts)
-    # a level holds every cell once, so that the squared column norm is the number of levels, and the error norm * trace
+    # A level contains every cell once, so the squared column norm is the number of levels.
     norm = round(sum(k * math.prod(np.subtract(high, low)) for (low, high), k in found.items()) / cells)
-    best, least, idle, start, found = found, norm * trace, 0, norm, found.copy()
+    best, least, without_gain, start, found = found, norm * trace, 0, norm, found.copy()
     while norm < options.levels:
         if time.monotonic() > options.deadline:
             return best, "stopped at the time limit"
@@ -388,10 +409,10 @@ def search(
             offset = part.first if len(part.sizes) == 1 else 0
             found.update(counted(level.boxes + offset))
         norm += 1
-        idle += 1
+        without_gain += 1
         if norm * trace < least * (1.0 - options.pays):
-            best, least, idle = found.copy(), norm * trace, 0
-        if idle > options.patience:
+            best, least, without_gain = found.copy(), norm * trace, 0
+        if without_gain > options.patience:
             return best, "finished: no further level pays"
         if options.watch is not None and bound > 0:
             options.watch(norm, math.sqrt(least / bound) - 1.0)
@@ -399,7 +420,7 @@ def search(
 
 
 class Level:
-    """One level beside the strategy so far: its gain and the gains of splitting its boxes."""
+    """A candidate level for the current strategy: its gain and the gains of splitting its boxes."""
 
     def __init__(self, R: Array, M: Array, boxes: Boxes, sizes: tuple[int, ...]) -> None:
         self.boxes, self.sizes = boxes, sizes
@@ -418,29 +439,31 @@ class Level:
         return np.asarray(self.Y - 0.5 * self.T @ self.B)
 
     def splits(self, R: Array, M: Array) -> tuple[Array, Boxes]:
-        """Return the gain of the best split of every box, and its two halves, shape (boxes, 2, 2, axes)."""
+        """Return the best split gain of every box and the halves, shape (boxes, 2, 2, axes)."""
         gains = np.zeros(len(self.boxes))
         children = np.repeat(self.boxes[:, None], 2, axis=1)
         strides = np.cumprod((1, *self.sizes[:0:-1]))[::-1]
         shapes = self.boxes[:, 1] - self.boxes[:, 0]
         for shape in np.unique(shapes[np.prod(shapes, axis=1) > 1], axis=0):
-            chosen = np.flatnonzero((shapes == shape).all(axis=1))  # boxes of one shape are done together
+            # Boxes of equal shape are evaluated together.
+            chosen = np.flatnonzero((shapes == shape).all(axis=1))
             steps = [np.arange(m) * s for m, s in zip(shape, strides, strict=True)]
             offsets = functools.reduce(np.add.outer, steps)
             cells = (self.boxes[chosen, 0] @ strides)[:, None] + offsets.ravel()
             pairs = (cells[:, :, None], cells[:, None, :])
             Z, B, D = (np.moveaxis(A[:, cells], 0, 1) for A in (self.Z, self.B, self.D))
             change = np.swapaxes(B, 1, 2) @ D
-            # the blocks as they would stand with this level added: a split is worth what it gains beyond that
+            # Blocks of R and M with this level added: the gain of a split is relative to these.
             now_R = R[pairs] - np.swapaxes(Z, 1, 2) @ B
             now_M = M[pairs] - change - np.swapaxes(change, 1, 2)
             for axis in np.flatnonzero(shape > 1).tolist():
-                r11, r12, r22 = _corners(now_R, tuple(shape), axis)
-                m11, m12, m22 = _corners(now_M, tuple(shape), axis)
-                # p = p1 + p2 in two takes p1 p2^T + p2 p1^T out of P^T P: Woodbury with a 2 x 2 system, at every cut
-                found = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (r11 * r22 - (1.0 - r12) ** 2)
-                cut = np.argmax(found, axis=1)
-                best = found[np.arange(len(chosen)), cut]
+                r11, r12, r22 = _half_sums(now_R, tuple(shape), axis)
+                m11, m12, m22 = _half_sums(now_M, tuple(shape), axis)
+                # Splitting p = p1 + p2 subtracts p1 p2^T + p2 p1^T from P^T P: Woodbury with a 2 x
+                # 2 system, at every cut.
+                split_gains = (r22 * m11 + 2.0 * (1.0 - r12) * m12 + r11 * m22) / (r11 * r22 - (1.0 - r12) ** 2)
+                cut = np.argmax(split_gains, axis=1)
+                best = split_gains[np.arange(len(chosen)), cut]
                 better = best > gains[chosen]
                 which = chosen[better]
                 gains[which] = best[better]
@@ -450,15 +473,18 @@ class Level:
         return gains, children
 
 
-def _corners(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, Array, Array]:
-    """Return the sums of every block over (first, first), (first, second), (second, second) halves, at every cut."""
+def _half_sums(blocks: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, Array, Array]:
+    """Return the sums of every block over pairs of halves, at every cut.
+
+    The pairs are (first, first), (first, second) and (second, second).
+    """
     m = shape[axis]
     before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     table = blocks.reshape(len(blocks), before, m, after, before, m, after).sum(axis=(1, 3, 4, 6))
     total = np.cumsum(np.cumsum(table, axis=1), axis=2)
     inner = np.diagonal(total, axis1=1, axis2=2)[:, :-1]
-    edge, whole = total[:, :-1, -1], total[:, -1:, -1]
-    return inner, edge - inner, whole - 2.0 * edge + inner
+    edge, block_sum = total[:, :-1, -1], total[:, -1:, -1]
+    return inner, edge - inner, block_sum - 2.0 * edge + inner
 
 
 def indicator(boxes: Boxes, sizes: tuple[int, ...]) -> scipy.sparse.csr_array:
@@ -479,7 +505,7 @@ def single_cells(sizes: tuple[int, ...]) -> Boxes:
 
 
 def counted(boxes: Boxes) -> Found:
-    """How often each box is in the list."""
+    """Return the multiplicity of each box."""
     return Counter((tuple(low), tuple(high)) for low, high in boxes.tolist())
 
 
@@ -489,12 +515,13 @@ def precision_of(boxes: Boxes, weights: Array, sizes: tuple[int, ...]) -> Array:
     return np.asarray((P.T @ P.multiply(weights[:, None] ** 2).tocsr()).todense())
 
 
-MAX_CELLS = 4096  # a Gram and its two companions take 400 MB there
+# Largest number of cells: the matrices G, R and M take 400 MB.
+MAX_CELLS = 4096
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SelectedLevels:
-    """A strategy of boxes with its error and a bound.
+    """A strategy of weighted boxes with its error and a lower bound.
 
     Attributes
     ----------
@@ -504,7 +531,7 @@ class SelectedLevels:
     error : sum of the variances of the workload's queries at privacy cost 1, in counts^2.
     bound : singular value bound; no matrix mechanism with Gaussian noise has a smaller error.
     levels : number of levels, the single cells included.
-    status : how the search ended, in words.
+    status : reason for the end of the search.
     """
 
     sizes: tuple[int, ...]
@@ -528,15 +555,16 @@ class SelectedLevels:
 
     @functools.cached_property
     def square_rows(self) -> Array:
-        """Fewer rows with the same errors under Gaussian noise, shape (cells, cells)."""
+        """Equivalent square strategy under Gaussian noise, shape (cells, cells)."""
         return scipy.linalg.cholesky(self.precision)
 
 
 def svd_bound(*grams: Array) -> float:
-    """Return the error at privacy cost 1 that no matrix mechanism beats, in counts^2, for a product of Grams.
+    """Return the singular value bound for a product of Grams, in counts^2 at privacy cost 1.
 
-    (sum of the singular values of W)^2 / cells, where cells that every query treats alike count once, which only raises
-    the bound.  The bounds of factors multiply, and the total of an attribute has 1.
+    No matrix mechanism with Gaussian noise has a smaller error than (sum of the singular values of
+    W)^2 / cells.  Cells with equal columns of W are counted once, which raises the bound.  The
+    bound of a product is the product of the bounds of the factors, and that of a total is 1.
 
     Source: Li and Miklau, corollary 3.1; HDMM, definition 11, proposition 5 and theorem 5.
 
@@ -545,18 +573,22 @@ def svd_bound(*grams: Array) -> float:
     """
     out = 1.0
     for gram in grams:
-        _, small = merge_cells(_checked(gram, None))
+        _, small = merge_cells(_checked_gram(gram, None))
         eigenvalues = np.linalg.eigvalsh(small)
-        kept = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]  # the root of rounding is no rounding
-        out *= float(np.sum(np.sqrt(eigenvalues[kept]))) ** 2 / len(small)
+        # The square root would magnify rounding errors of zero eigenvalues.
+        nonzero = eigenvalues > 1e-14 * len(small) * eigenvalues[-1]
+        out *= float(np.sum(np.sqrt(eigenvalues[nonzero]))) ** 2 / len(small)
     return out
 
 
 def merge_cells(gram: Array) -> tuple[Index, Array]:
-    """Return (label of the bucket of every cell, Gram on the buckets): cells that every query treats alike.
+    """Merge cells that no query distinguishes into buckets.
 
-    Shapes (cells,) and (buckets, buckets).
-    A strategy on the buckets, each measured as the sum of its cells, answers the workload with the same error.
+    Returns
+    -------
+    labels : bucket of every cell, shape (cells,).
+    gram : Gram matrix on the buckets, shape (buckets, buckets).  A strategy on sums over buckets
+        answers the workload with the same error.
 
     >>> merge_cells(np.array([[1.0, 1, 0], [1, 1, 0], [0, 0, 2]]))[0]
     array([0, 0, 1])
@@ -566,10 +598,10 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
     near = ROUNDING * max(float(diagonal.max(initial=0.0)), 1e-300)
     for cell in range(len(gram)):
         if labels[cell] < 0:
-            # |W e_a - W e_b|^2 = 0 exactly when every query treats a and b alike
-            alike = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= near) & (labels < 0)
-            alike[cell] = True
-            labels[alike] = len(first)
+            # |W e_a - W e_b|^2 = 0 exactly if no query distinguishes a and b.
+            same_bucket = (diagonal + diagonal[cell] - 2.0 * gram[cell] <= near) & (labels < 0)
+            same_bucket[cell] = True
+            labels[same_bucket] = len(first)
             first.append(cell)
     return labels, gram[np.ix_(first, first)]
 
@@ -577,38 +609,46 @@ def merge_cells(gram: Array) -> tuple[Index, Array]:
 def level_selection(
     gram: Array, sizes: Sequence[int] | None = None, options: LevelOptions | None = None
 ) -> SelectedLevels:
-    """Return the strategy of program 4.1 for a Gram on cells of shape ``sizes``, one axis when left out.
+    """Return the strategy of program 4.1 for a Gram matrix.
 
-    Guarantee: the error is never above that of the single cells, trace(gram), nor below ``bound``.
+    The error is at most that of the single cells, trace(gram), and at least ``bound``.
+
+    Parameters
+    ----------
+    gram : Gram matrix of the workload, shape (cells, cells).
+    sizes : shape of the domain; one axis by default.
 
     Raises
     ------
-    WorkloadError : the Gram is no symmetric matrix of finite numbers on these cells.
-    LimitExceeded : more than 4,096 cells.
+    WorkloadError
+        If the Gram is not a symmetric matrix of finite numbers on these cells.
+    LimitExceeded
+        For more than 4,096 cells.
 
-    >>> found = level_selection(np.array([[4.0, 3, 2], [3, 4, 3], [2, 3, 4]]))
-    >>> found.bound < found.error < 12.0
+    >>> strategy = level_selection(np.array([[4.0, 3, 2], [3, 4, 3], [2, 3, 4]]))
+    >>> strategy.bound < strategy.error < 12.0
     True
     """
-    gram = _checked(gram, sizes)
+    gram = _checked_gram(gram, sizes)
     shape = tuple(sizes) if sizes is not None else (len(gram),)
     bound, single = svd_bound(gram), counted(single_cells(shape))
     part = LevelPart(first=0, sizes=shape, R=np.eye(len(gram)), M=gram)
     with threads_for(len(gram)):
-        found, status = search([part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram)
-    return _finished(gram, shape, found, bound, status)
+        boxes, status = search([part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram)
+    return _strategy_of(gram, shape, boxes, bound, status)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Separation:
-    """Strategies of separated workloads beside the measured total.
+    """Strategies of separate axes together with a measured total.
 
     Attributes
     ----------
-    total : share of the budget, as a share of the privacy cost, for the total of all cells.
+    total : share of the privacy cost for the total of all cells.
     shares : share of every axis; total and shares sum to 1.
-    parts : strategy of every axis, to be scaled by the root of its share.
-    error : sum of the variances of all queries by least squares on everything measured, at privacy cost 1, in counts^2.
+    parts : strategy of every axis, to be scaled by the square root of its share.
+    error : sum of the variances of all queries at privacy cost 1, in counts^2, by least squares on
+        all measurements.
     """
 
     total: float
@@ -618,27 +658,32 @@ class Separation:
 
 
 def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Separation:
-    """Return one strategy per axis for queries that each ask about one axis only, and the shares of the budget.
+    """Return one strategy per axis and the budget shares, for queries on single axes.
 
-    Grams have shape (n_i, n_i).
-    One-way tables share nothing but the total, so with the total measured each axis is a problem of its own.  Least
-    squares then adds to every axis what the others say about the total.  The shares minimise the exact error.
+    One-way tables share only the total, so with the total measured each axis is a separate problem.
+    Least squares combines the estimates of the total from all axes.  The shares minimise the exact
+    error.
 
-    Source: theorem 4.2; the choice of the shares is our own.
+    Parameters
+    ----------
+    grams : Gram matrix of every axis, shape (n_i, n_i) each.
 
-    >>> found = separated([np.eye(2), np.eye(3)])
-    >>> round(found.total + sum(found.shares), 9)
+    Source: theorem 4.2; the choice of the shares is an extension of this project.
+
+    >>> separation = separated([np.eye(2), np.eye(3)])
+    >>> round(separation.total + sum(separation.shares), 9)
     1.0
     """
     import scipy.optimize
 
     if not len(grams):
-        raise WorkloadError("No workload was given to separate. Give one Gram matrix per axis.")
+        raise WorkloadError("There is no Gram matrix to separate. Give one Gram matrix per axis.")
     parts = tuple(level_selection(gram, options=options) for gram in grams)
     covariances = [np.linalg.inv(part.precision) for part in parts]
     along = [C.sum(axis=1) for C in covariances]
-    spread = np.array([u.sum() for u in along])  # variance of the total from one axis alone
-    alone = np.array([part.error for part in parts])
+    # Variance of the total as estimated from one axis.
+    spread = np.array([u.sum() for u in along])
+    separate_errors = np.array([part.error for part in parts])
     common = np.array([u @ gram @ u for u, gram in zip(along, grams, strict=True)])
 
     def error(logits: Array) -> float:
@@ -646,57 +691,72 @@ def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Se
         precision = shares[1:] / spread
         others = shares[0] + precision.sum() - precision
         # (s X + o 11^T)^-1 = (R - o u u^T / (s + o k)) / s
-        return float(np.sum((alone - others * common / (shares[1:] + others * spread)) / shares[1:]))
+        return float(np.sum((separate_errors - others * common / (shares[1:] + others * spread)) / shares[1:]))
 
-    start = np.concatenate([[-1.0], 0.5 * np.log(np.maximum(alone, 1e-9 * alone.max(initial=1e-300)))])
-    if not alone.any():
+    start = np.concatenate(
+        [[-1.0], 0.5 * np.log(np.maximum(separate_errors, 1e-9 * separate_errors.max(initial=1e-300)))]
+    )
+    if not separate_errors.any():
         return Separation(total=0.0, shares=(1.0 / len(parts),) * len(parts), parts=parts, error=0.0)
-    found = scipy.optimize.minimize(error, start, method="L-BFGS-B", bounds=[(-20.0, None)] * len(start))
-    shares = scipy.special.softmax(found.x)
+    optimum = scipy.optimize.minimize(error, start, method="L-BFGS-B", bounds=[(-20.0, None)] * len(start))
+    shares = scipy.special.softmax(optimum.x)
     return Separation(
-        total=float(shares[0]), shares=tuple(float(s) for s in shares[1:]), parts=parts, error=error(found.x)
+        total=float(shares[0]), shares=tuple(float(s) for s in shares[1:]), parts=parts, error=error(optimum.x)
     )
 
 
 def generalised(gram: Array, groups: int | None = None, options: LevelOptions | None = None) -> SelectedLevels:
-    """Return a strategy for one axis from a search on ``groups`` merged runs of cells, then one inside every run.
+    """Return a strategy for one axis by two-stage level selection on intervals of cells.
 
-    ``gram`` has shape (cells, cells).
-    Much cheaper than the full search, and modestly less accurate.  The cube root of the number of cells when
-    ``groups`` is left out, as the paper advises.
+    The first search is on merged intervals of cells, the second one inside every interval.  It is
+    much faster than the full search and slightly less accurate.
 
-    Source: section 4.3.2; a run with fewer levels than others measures its single cells more, so that columns have
-    equal norms.
+    Parameters
+    ----------
+    gram : Gram matrix of the workload, shape (cells, cells).
+    groups : number of intervals; the cube root of the number of cells by default, as in the paper.
+
+    Source: section 4.3.2; an interval with fewer levels than others measures its single cells with
+    higher weight, so that all columns have equal norms.
 
     >>> generalised(np.eye(8)).error
     8.0
     """
-    gram = _checked(gram, None)
+    gram = _checked_gram(gram, None)
     n, bound = len(gram), svd_bound(gram)
     count = round(n ** (1 / 3)) if groups is None else groups
     if not 1 <= count <= n:
-        raise WorkloadError(f"{count} groups were asked for on {n} cells. Give a number from 1 to the number of cells.")
+        raise WorkloadError(f"groups was {count} for {n} cells. Give a number from 1 to the number of cells.")
     edges = np.linspace(0, n, count + 1).round().astype(np.int64)
     spread = np.zeros((n, count))
     for k, (first, end) in enumerate(itertools.pairwise(edges)):
-        spread[first:end, k] = 1.0 / (end - first)  # a run is a cell whose records are spread evenly
+        # Merge an interval into one cell whose records are spread evenly.
+        spread[first:end, k] = 1.0 / (end - first)
     coarse = level_selection(spread.T @ gram @ spread, options=options)
-    found = counted(single_cells((n,)))
+    boxes = counted(single_cells((n,)))
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
-        found[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
+        boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
     R = np.linalg.inv(np.eye(n) + (coarse.precision * coarse.levels)[np.ix_(labels, labels)])
-    M, runs = R @ gram @ R, [slice(first, end) for first, end in itertools.pairwise(edges)]
-    parts = [LevelPart(first=run.start, sizes=(run.stop - run.start,), R=R[run, run], M=M[run, run]) for run in runs]
-    found, _ = search(parts, found, float(np.sum(gram * R)), options or LevelOptions(), bound)
-    return _finished(gram, (n,), found, bound, f"generalised over {count} runs of cells")
+    M, intervals = R @ gram @ R, [slice(first, end) for first, end in itertools.pairwise(edges)]
+    parts = [
+        LevelPart(
+            first=interval.start,
+            sizes=(interval.stop - interval.start,),
+            R=R[interval, interval],
+            M=M[interval, interval],
+        )
+        for interval in intervals
+    ]
+    boxes, _ = search(parts, boxes, float(np.sum(gram * R)), options or LevelOptions(), bound)
+    return _strategy_of(gram, (n,), boxes, bound, f"generalised over {count} runs of cells")
 
 
-def _finished(gram: Array, sizes: tuple[int, ...], found: Found, bound: float, status: str) -> SelectedLevels:
-    """Return the strategy of counted boxes, or the single cells when they are better, with its error computed anew."""
-    cells = np.prod([np.subtract(high, low) for low, high in found], axis=1)
-    levels = round(float(np.dot(cells, list(found.values()))) / len(gram))
-    boxes, weights = np.array(list(found)), np.sqrt(np.array(list(found.values())) / levels)
+def _strategy_of(gram: Array, sizes: tuple[int, ...], counts: Found, bound: float, status: str) -> SelectedLevels:
+    """Return the strategy of boxes with multiplicities, or the single cells if they are better."""
+    cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
+    levels = round(float(np.dot(cells, list(counts.values()))) / len(gram))
+    boxes, weights = np.array(list(counts)), np.sqrt(np.array(list(counts.values())) / levels)
     factor = scipy.linalg.cho_factor(precision_of(boxes, weights, sizes))
     error = float(np.trace(scipy.linalg.cho_solve(factor, gram)))
     if error > float(np.trace(gram)):
@@ -708,38 +768,44 @@ def _finished(gram: Array, sizes: tuple[int, ...], found: Found, bound: float, s
     )
 
 
-def _checked(gram: Array, sizes: Sequence[int] | None) -> Array:
-    """Return the Gram as floats, or say why it is none."""
+def _checked_gram(gram: Array, sizes: Sequence[int] | None) -> Array:
+    """Return the Gram matrix as floats; raise if it is invalid."""
     gram = np.asarray(gram, dtype=float)
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1] or not len(gram) or not np.isfinite(gram).all():
         raise WorkloadError(f"The Gram matrix has shape {gram.shape}. Give a square matrix of finite numbers.")
     if np.abs(gram - gram.T).max() > 1e-9 * np.abs(gram).max():
         raise WorkloadError("The Gram matrix is not symmetric. Give W^T W of the workload's rows W.")
     if sizes is not None and math.prod(sizes) != len(gram):
-        raise WorkloadError(f"The Gram matrix has {len(gram)} cells, but the sizes {tuple(sizes)} another number.")
+        raise WorkloadError(
+            f"The Gram matrix has {len(gram)} cells, which differs from the product of the sizes {tuple(sizes)}."
+        )
     if len(gram) > MAX_CELLS:
         raise LimitExceeded(
-            f"Level selection was asked for {len(gram):,} cells; it takes at most {MAX_CELLS:,}. Separate the workload "
-            "by attributes or merge cells."
+            f"The Gram matrix has {len(gram):,} cells, but level selection takes at most {MAX_CELLS:,}. Separate the "
+            "workload by attributes or merge cells."
         )
     return gram
 
 
-LOOKS = 600  # at splits, in a search by levels on one attribute
-MARGINALS = 1 / 15  # share of these where only marginals are asked
-PER_AXIS, PER_PAIR = 8e-4, 3e-8  # seconds that a look takes, for every attribute and every pair of cells
-SMALL = 4  # attributes with fewer cells are measured cell by cell, as categorical ones are
+# For forecasts: number of evaluations of all splits of a level, on one attribute.
+EXPECTED_EVALUATIONS = 600
+# For forecasts: share of these evaluations for workloads of marginals only.
+MARGINALS_EVALUATION_SHARE = 1 / 15
+# For forecasts: seconds per evaluation, for every attribute and for every pair of cells.
+SECONDS_PER_AXIS, SECONDS_PER_PAIR = 8e-4, 3e-8
+# Numeric attributes with fewer cells are measured by the identity, as categorical ones are.
+SMALL = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerAttribute(ExplicitMechanism):
-    """Base of the strategies that are a product of rows for each attribute."""
+    """Base class of mechanisms whose strategy is a product over attributes."""
 
     @abstractmethod
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
-        """Return the strategy of a numeric attribute with n cells; ``gram`` is what is asked of it alone.
+        """Return the strategy of a numeric attribute with n cells.
 
-        Its shape is (n, n).
+        ``gram`` is the Gram matrix of the parts on the attribute, shape (n, n).
         """
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
@@ -747,8 +813,13 @@ class PerAttribute(ExplicitMechanism):
         factors = []
         for axis, name in enumerate(attributes):
             n = workload.schema[name].size
-            whole = workload.schema[name].kind == "categorical" or n < SMALL
-            factors.append(((axis,), identity_strategy(n) if whole else self.strategy(n, _asked(workload, name), law)))
+            use_identity = workload.schema[name].kind == "categorical" or n < SMALL
+            factors.append(
+                (
+                    (axis,),
+                    identity_strategy(n) if use_identity else self.strategy(n, _attribute_gram(workload, name), law),
+                )
+            )
         return one_component(workload, attributes, tuple(factors))
 
 
@@ -756,9 +827,9 @@ class PerAttribute(ExplicitMechanism):
 class Hierarchical(PerAttribute):
     """A tree of intervals on every numeric attribute.
 
-    LevelOptions
+    Options
     -------
-    branching : parts of a node, from 2; "best" takes the number with the smallest mean variance (HB).
+    branching : number of children of a node, from 2; "best" has the smallest mean variance (HB).
     """
 
     name: ClassVar[str] = "hierarchical"
@@ -771,9 +842,9 @@ class Hierarchical(PerAttribute):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = self.branching
-        if given != "best" and (isinstance(given, bool) or not isinstance(given, int) or given < 2):
-            raise PlanError(f"branching was {given!r}. Give a whole number from 2, or 'best'.")
+        branching = self.branching
+        if branching != "best" and (isinstance(branching, bool) or not isinstance(branching, int) or branching < 2):
+            raise PlanError(f"branching was {branching!r}. Give an integer from 2, or 'best'.")
 
     def strategy(self, n: int, gram: Array, law: str) -> Strategy:
         return _tree(n, self.branching, law)
@@ -793,7 +864,7 @@ class Wavelet(PerAttribute):
 
 @dataclass(frozen=True, kw_only=True)
 class GreedyHierarchical(PerAttribute):
-    """A binary tree on every numeric attribute, its nodes weighted for what is asked of the attribute."""
+    """A binary tree on every numeric attribute with nodes weighted for the workload (GreedyH)."""
 
     name: ClassVar[str] = "greedyh"
     title: ClassVar[str] = "GreedyH"
@@ -806,7 +877,7 @@ class GreedyHierarchical(PerAttribute):
 
 @dataclass(frozen=True, kw_only=True)
 class LevelSelection(ExplicitMechanism):
-    """Boxes of cells added level by level while that pays, on all cells at once."""
+    """Levels of boxes on the full domain, added greedily while they lower the error."""
 
     name: ClassVar[str] = "lsa"
     title: ClassVar[str] = "Level selection (LSA)"
@@ -817,7 +888,9 @@ class LevelSelection(ExplicitMechanism):
         attributes = asked_attributes(workload)
         cells = check_dense(workload, attributes, "Level selection")
         text = f"one problem on {cells:,} cells"
-        seconds = 0.1 + looks_at_splits(workload, cells) * (PER_AXIS * len(attributes) + PER_PAIR * cells**2)
+        seconds = 0.1 + looks_at_splits(workload, cells) * (
+            SECONDS_PER_AXIS * len(attributes) + SECONDS_PER_PAIR * cells**2
+        )
         return Forecast(seconds=seconds, memory=120e6 + 80.0 * cells**2, text=text)
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
@@ -840,19 +913,19 @@ class LevelSelection(ExplicitMechanism):
 
 
 def looks_at_splits(workload: Workload, cells: int) -> float:
-    """Return about how often level selection looks at all splits of a level, as counted on a dozen workloads.
+    """Estimate the number of evaluations of all splits of a level in level selection.
 
-    Few queries leave little to split for, and marginals next to nothing.
+    The estimate is calibrated on twelve workloads.  It is small for few queries and for marginals.
     """
-    asked = [group for group in workload.groups if group.weight > 0.0]
-    families = {type(part.family) for group in asked for part in group.parts}
-    queries = sum(group.count for group in asked)
-    share = MARGINALS if families <= {Marginal, Total} else min(1.0, math.sqrt(queries / cells))
-    return LOOKS * share * math.sqrt(max((len(group.attributes) for group in asked), default=1))
+    groups = [group for group in workload.groups if group.weight > 0.0]
+    families = {type(part.family) for group in groups for part in group.parts}
+    queries = sum(group.count for group in groups)
+    share = MARGINALS_EVALUATION_SHARE if families <= {Marginal, Total} else min(1.0, math.sqrt(queries / cells))
+    return EXPECTED_EVALUATIONS * share * math.sqrt(max((len(group.attributes) for group in groups), default=1))
 
 
-def _asked(workload: Workload, name: str) -> Array:
-    """Return what is asked of one attribute, whatever the others: its Grams, each with its group's weight, added up."""
+def _attribute_gram(workload: Workload, name: str) -> Array:
+    """Return the sum of the Grams of the parts on one attribute, weighted by their groups."""
     n = workload.schema[name].size
     total = np.zeros((n, n))
     for group in workload.groups:

@@ -1,36 +1,40 @@
-"""Kronecker strategies on whole tables.
+"""Kronecker strategies for tables: product Gram matrices, p-Identity, OPT_0 and OPT_kron.
 
-A workload as weighted products of small Grams, one factor for every unit of attributes.
+Product Grams
+-------------
+A unit is a set of attributes that some group couples, by an affine, absolute-difference or custom
+part on two attributes, or by weights of single queries.  Most units are one attribute.  A group
+without queries on a unit contributes the total of the unit, with Gram matrix 11^T.  The Gram matrix
+of group g on the full domain is the Kronecker product
 
-A unit is a set of attributes that some group couples: an affine, abs or custom group on two attributes, or weights of
-single queries.  Mostly it is one attribute.  A group that leaves a unit out asks its total, whose Gram is 11^T.  The
-Gram of group g on the full domain is  w_g G_{1, k_1} (x) ... (x) G_{U, k_U}  and is never built.
+    w_g G_{1, k_1} (x) ... (x) G_{U, k_U}
 
-Source: HDMM, section 5 and theorem 6.
+which is never formed.  Source: HDMM, section 5 and theorem 6.
 
-p-Identity strategies: a weighted identity and p rows more, for Laplace noise on one Gram matrix.
+p-Identity
+----------
+A weighted identity with p additional rows, for Laplace noise and one Gram matrix.
 
-Notation
---------
-parameters      Theta  (p, n), 0 or more
-strategy rows   A      [I; Theta] D with D = diag(1 + 1^T Theta)^-1, shape (n + p, n): every column has L1 norm 1
-Gram            G      W^T W, shape (n, n)
-error           tr((A^T A)^-1 G), in counts^2 for noise of variance 1 and sensitivity 1
+    parameters      Theta  (p, n), nonnegative
+    strategy rows   A      [I; Theta] D with D = diag(1 + 1^T Theta)^-1, shape (n + p, n): every
+    column has L1 norm 1 Gram            G      W^T W, shape (n, n) error           tr((A^T A)^-1
+    G), in counts^2 for noise of variance 1 and sensitivity 1
 
-With s = 1 + 1^T Theta and Y = (I + Theta Theta^T)^-1 Theta the inverse is diag(s) (I - Theta^T Y) diag(s), so error and
-gradient need products of p x n with n x n matrices only.
+With s = 1 + 1^T Theta and Y = (I + Theta Theta^T)^-1 Theta the inverse of A^T A is
+diag(s) (I - Theta^T Y) diag(s), so the error and its gradient need products of p x n with n x n
+matrices only.  Source: HDMM, definitions 13 and 14.
 
-Source: HDMM, definitions 13 and 14.
+OPT_0 and OPT_kron
+------------------
+OPT_0 is the optimal strategy for one Gram matrix.  OPT_kron is a product of strategies on units,
+optimised by block-coordinate descent.  The squared error of a product strategy is a sum over groups
+of products over units.  With all units but one fixed, it is the error of an explicit workload on
+that unit, whose Gram matrix sums the Grams of the unit, weighted by the errors of their groups on
+the other units.  Source: HDMM, sections 4.2, 4.3, 6.1 and 6.2 (definition 18, equation 6.2).
 
-OPT_0 and OPT_kron: the best strategy for one Gram, and the best product of small strategies for a workload.
-
-The squared error of a product strategy is a sum over groups of products over units, so with all units but one held
-fixed it is that of an explicit workload on the one: its Gram is the sum of the unit's Grams, each weighted by what its
-groups cost elsewhere.  Units are improved in turn until nothing moves.
-
-Source: HDMM, sections 4.2, 4.3, 6.1 and 6.2 (definition 18, equation 6.2).
-
-One product of strategies on the table of all asked attributes.
+Table product
+-------------
+`table_design` returns one product of strategies on the table of all attributes with queries.
 """
 
 from __future__ import annotations
@@ -55,13 +59,14 @@ from engine.residuals import DualProblem, Factor, Options, Space, Strategy, Whol
 from engine.residuals.dual_solver import Solution
 from engine.workload import Group, Part, Workload, whole_group
 
-MAX_CELLS = 2048  # of one unit: beyond, a dense solve takes minutes and more
+# Largest number of cells of a unit. Dense solves on more cells take minutes or longer.
+MAX_CELLS = 2048
 TOTAL = ("total",)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gram:
-    """A Gram on the cells of one unit, shape (cells, cells), and a hashable identity."""
+    """Gram matrix on the cells of a unit, shape (cells, cells), with a hashable key."""
 
     key: tuple[Any, ...]
     matrix: Array
@@ -69,16 +74,16 @@ class Gram:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ProductGrams:
-    """Some groups of a workload as products over units.
+    """Gram matrices of groups as products over units.
 
     Attributes
     ----------
-    attributes : every attribute that the groups touch, in schema order.
-    units : the attributes of every unit, in schema order; cells are in row-major order of them.
-    grams : the distinct Grams of every unit.
-    choice : which Gram of every unit a group asks, shape (groups, units).
+    attributes : all attributes of the groups, in schema order.
+    units : attributes of every unit, in schema order; its cells are in row-major order.
+    grams : distinct Gram matrices of every unit.
+    choice : index of the Gram of every group on every unit, shape (groups, units).
     weights : weight of every group, shape (groups,).
-    groups : numbers of the groups in the workload.
+    groups : indices of the groups in the workload.
     """
 
     attributes: Space
@@ -90,14 +95,20 @@ class ProductGrams:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Hashable identity of the problem, whatever the attributes are called."""
+        """Hashable key of the problem, independent of attribute names."""
         grams = tuple(tuple(g.key for g in unit) for unit in self.grams)
         return (grams, self.choice.tobytes(), (self.weights / self.weights.max()).tobytes())
 
     def costs(self, covariances: Sequence[Array]) -> list[Array]:
-        """Return tr(covariance G_k) for every Gram of every unit: its squared error under a strategy, counts^2.
+        """Return the squared error tr(covariance G_k) of every Gram of every unit, in counts^2.
 
-        Covariances have shape (cells of the unit,) * 2, results (Grams of the unit,).
+        Parameters
+        ----------
+        covariances : covariance of the cells of every unit, shape (cells, cells) each.
+
+        Returns
+        -------
+        Squared errors for every unit, shape (Grams of the unit,) each.
         """
         return [
             np.array([float(np.sum(c * g.matrix)) for g in unit])
@@ -105,35 +116,44 @@ class ProductGrams:
         ]
 
     def group_costs(self, costs: Sequence[Array]) -> Array:
-        """Return the unweighted squared error of every group, shape (groups,): costs multiply over the units."""
+        """Return the unweighted squared error of every group, shape (groups,)."""
         out = np.ones(len(self.weights))
-        for u, own in enumerate(costs):
-            out = out * own[self.choice[:, u]]
+        for u, unit_costs in enumerate(costs):
+            out = out * unit_costs[self.choice[:, u]]
         return out
 
 
 class GramBuilder:
-    """Builds the products of one workload; equal Grams are built once.
+    """Builder of the product Grams of a workload; equal Grams are computed once.
 
     Parameters
     ----------
-    workload : the queries.
-    max_cells : most cells of a unit.
+    workload : queries.
+    max_cells : largest number of cells of a unit.
 
     >>> from engine.workload import Attribute, Schema
-    >>> asked = Workload(Schema([Attribute.of_size(c, 4) for c in "abc"])).add("a", "prefix").add(("c", "b"), "affine")
-    >>> GramBuilder(asked).build((0, 1)).units
+    >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
+    >>> workload = Workload(schema).add("a", "prefix").add(("c", "b"), "affine")
+    >>> GramBuilder(workload).build((0, 1)).units
     (('a',), ('b', 'c'))
     """
 
     def __init__(self, workload: Workload, max_cells: int = MAX_CELLS) -> None:
         self.workload, self.max_cells = workload, max_cells
-        self._known: dict[Any, Gram] = {}
+        self._cache: dict[Any, Gram] = {}
 
     def build(self, groups: Iterable[int], units: Sequence[Space] | None = None) -> ProductGrams:
-        """Return groups as products over the given units, or over the finest ones that they allow.
+        """Return the product Grams of groups.
 
-        Raises: NotApplicable if a unit has more than ``max_cells`` cells.
+        Parameters
+        ----------
+        groups : indices of the groups.
+        units : units of attributes; the finest possible units by default.
+
+        Raises
+        ------
+        NotApplicable
+            If a unit has more than ``max_cells`` cells.
         """
         numbers = tuple(groups)
         chosen = [self.workload.groups[k] for k in numbers]
@@ -144,17 +164,18 @@ class GramBuilder:
         parts = [_parts(g) for g in chosen]
         for u, unit in enumerate(sets):
             self._check(unit)
-            # searches see distinct Grams, not groups: thousands of groups ask the same few things of a unit
+            # Thousands of groups share a few Grams of a unit, so searches use the distinct Grams.
             distinct: dict[tuple[Any, ...], int] = {}
-            found: list[Gram] = []
-            for row, (group, own) in enumerate(zip(chosen, parts, strict=True)):
-                gram = self._gram(group, own, unit)
+            unit_grams: list[Gram] = []
+            for row, (group, group_parts) in enumerate(zip(chosen, parts, strict=True)):
+                gram = self._gram(group, group_parts, unit)
                 if gram.key not in distinct:
-                    distinct[gram.key] = len(found)
-                    found.append(gram)
+                    distinct[gram.key] = len(unit_grams)
+                    unit_grams.append(gram)
                 choice[row, u] = distinct[gram.key]
-            grams.append(tuple(found))
-        # what weighs the one query on nothing is in no Gram of a unit, so it goes to the group
+            grams.append(tuple(unit_grams))
+        # The query weight of a group without attributes is in no Gram; include it in the group
+        # weight.
         single = [float(g.query_weights[0]) if not g.parts and g.query_weights is not None else 1.0 for g in chosen]
         weights = np.array([g.weight * s for g, s in zip(chosen, single, strict=True)])
         return ProductGrams(
@@ -173,64 +194,70 @@ class GramBuilder:
     def _gram(self, group: Group, parts: Sequence[Part], unit: Space) -> Gram:
         inside = [p for p in parts if group.attributes[p.axes[0]] in unit]
         sizes = tuple(self.workload.schema[a].size for a in unit)
-        places = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
+        positions = tuple(tuple(unit.index(group.attributes[a]) for a in p.axes) for p in inside)
         weights = group.query_weights if inside else None
         digest = None if weights is None else hashlib.sha256(weights.tobytes()).hexdigest()
-        # the total is the same whether it was asked for or nothing was
-        asked = [(place, p) for place, p in zip(places, inside, strict=True) if p.family.key != TOTAL or digest]
-        key = (sizes, tuple((place, p.key) for place, p in asked), digest)
-        if key not in self._known:
-            self._known[key] = Gram(key=key, matrix=_unit_gram(sizes, asked, weights))
-        return self._known[key]
+        # An unweighted total has the same Gram as a unit without queries.
+        placed_parts = [
+            (position, p) for position, p in zip(positions, inside, strict=True) if p.family.key != TOTAL or digest
+        ]
+        key = (sizes, tuple((position, p.key) for position, p in placed_parts), digest)
+        if key not in self._cache:
+            self._cache[key] = Gram(key=key, matrix=_unit_gram(sizes, placed_parts, weights))
+        return self._cache[key]
 
 
 def _parts(group: Group) -> tuple[Part, ...]:
-    """Return the parts of a group; weights of single queries do not factor, so they make it one part."""
+    """Return the parts of a group, or one part if weights of single queries couple them."""
     return (whole_group(group),) if len(group.parts) > 1 and group.query_weights is not None else group.parts
 
 
 def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
-    """Return the finest partition of the attributes that no part of any group crosses, in schema order."""
+    """Return the finest partition of the attributes that splits no part, in schema order."""
     label = {name: i for i, name in enumerate(names)}
     for group in groups:
         for part in _parts(group):
-            joined = {label[group.attributes[a]] for a in part.axes}
-            if len(joined) > 1:
-                # all that was joined before comes along, so that the labels stay a partition
-                label = {name: min(joined) if k in joined else k for name, k in label.items()}
+            labels = {label[group.attributes[a]] for a in part.axes}
+            if len(labels) > 1:
+                # Relabel all attributes of the joined units.
+                label = {name: min(labels) if k in labels else k for name, k in label.items()}
     return tuple(tuple(n for n in names if label[n] == k) for k in sorted(set(label.values())))
 
 
 def _unit_gram(sizes: tuple[int, ...], parts: Sequence[tuple[tuple[int, ...], Part]], weights: Array | None) -> Array:
-    """Return the Gram on the cells of a unit; a unit is small, so the product within it may be written out."""
+    """Return the Gram on the cells of a unit; the product within a unit is formed explicitly."""
     out, order = np.ones((1, 1)), list[int]()
     for places, part in parts:
         out = np.asarray(np.multiply.outer(out, part.family.gram(part.sizes, weights)).swapaxes(1, 2))
         out = out.reshape(math.prod(out.shape[:2]), -1)
         order += places
-    rest = [axis for axis in range(len(sizes)) if axis not in order]
-    tail = math.prod(sizes[axis] for axis in rest)
+    other_axes = [axis for axis in range(len(sizes)) if axis not in order]
+    tail = math.prod(sizes[axis] for axis in other_axes)
     out = np.multiply.outer(out, np.ones((tail, tail))).swapaxes(1, 2).reshape(math.prod(sizes), -1)
-    order += rest
-    # parts stand in the order in which they were asked; cells of a unit are in schema order
-    back = [order.index(axis) for axis in range(len(order))]
+    order += other_axes
+    # Parts are in the order of the group, cells of a unit in schema order.
+    inverse_order = [order.index(axis) for axis in range(len(order))]
     shape = [sizes[axis] for axis in order]
-    moved = out.reshape(*shape, *shape).transpose(*back, *(len(order) + b for b in back))
+    moved = out.reshape(*shape, *shape).transpose(*inverse_order, *(len(order) + b for b in inverse_order))
     return np.ascontiguousarray(moved.reshape(out.shape))
 
 
 def weighted_groups(workload: Workload) -> tuple[int, ...]:
-    """Return the numbers of the groups that the objective sees; rows of zeros and weights of zero leave no trace."""
-    return tuple(k for k, g in enumerate(workload.groups) if g.weight > 0 and _asks(g))
+    """Return the indices of groups that contribute to the objective.
+
+    Groups with zero weight or with zero rows only do not contribute.
+    """
+    return tuple(k for k, g in enumerate(workload.groups) if g.weight > 0 and _has_nonzero_row(g))
 
 
-def _asks(group: Group) -> bool:
+def _has_nonzero_row(group: Group) -> bool:
     weights = group.query_weights
     if weights is not None and not weights.any():
         return False
     parts = (whole_group(group),) if weights is not None and len(group.parts) > 1 else group.parts
     for part in parts:
-        if weights is None and part.family.arity is not None:  # rows of ones and zeros by rule, never all zero
+        # Rows of families with a rule are never all zero.
+        if weights is None and part.family.arity is not None:
             continue
         chunks = (
             (rows, None if weights is None else weights[i : i + len(rows)])
@@ -242,29 +269,31 @@ def _asks(group: Group) -> bool:
 
 
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return one cluster for every set of attributes.
+    """Return one cluster of groups per set of attributes.
 
     >>> from engine.workload import Attribute, Schema
-    >>> asked = Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "ab"]), (1, 2)).add("a", "marginal")
-    >>> by_sets(asked), by_maximal_sets(asked)
+    >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
+    >>> workload = Workload.all_ways(schema, (1, 2)).add("a", "marginal")
+    >>> by_sets(workload), by_maximal_sets(workload)
     ([(0, 3), (1,), (2,)], [(2, 0, 3, 1)])
     """
-    found: dict[frozenset[str], list[int]] = {}
+    clusters: dict[frozenset[str], list[int]] = {}
     for k in weighted_groups(workload):
-        found.setdefault(frozenset(workload.groups[k].attributes), []).append(k)
-    return [tuple(v) for v in found.values()]
+        clusters.setdefault(frozenset(workload.groups[k].attributes), []).append(k)
+    return [tuple(v) for v in clusters.values()]
 
 
 def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
-    """Return one cluster for every largest set, with each smaller set in one of the clusters that cover it.
+    """Return one cluster of groups per maximal set of attributes.
 
-    A smaller set goes where fewest groups are yet, in the order of the workload among equals.
+    Each smaller set joins the cluster with the fewest groups among those that contain it; ties are
+    resolved in the order of the workload.
     """
     clusters: dict[frozenset[str], list[int]] = {}
     holding: dict[str, list[frozenset[str]]] = {}
     sets = {frozenset(workload.groups[c[0]].attributes): c for c in by_sets(workload)}
     for names in sorted(sets, key=len, reverse=True):
-        # what covers a set has each of its attributes, so that one list of those is all there is to look at
+        # A superset contains every attribute of the set, so searching the shortest list suffices.
         able = min((holding.get(a, []) for a in names), key=len, default=list(clusters))
         covering = [clusters[held] for held in able if names <= held]
         if covering:
@@ -276,21 +305,24 @@ def by_maximal_sets(workload: Workload) -> list[tuple[int, ...]]:
     return [tuple(v) for v in clusters.values()]
 
 
-STEPS = 1000
-LARGEST = 1e4  # of Theta: the identity may fade to 1e-4, and (A^T A)^-1 keeps eight digits
-RANK_ONE = 1e-12  # a Gram whose other eigenvalues are below this share of the largest asks a single query
+# Largest number of iterations of L-BFGS.
+MAX_LBFGS_ITERATIONS = 1000
+# Upper bound of Theta: weights of the identity are at least 1e-4, and (A^T A)^-1 has eight digits.
+MAX_THETA = 1e4
+# Relative deviation from rank one below which a Gram belongs to a single query.
+RANK_ONE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PIdentity:
-    """A strategy for Laplace noise.
+    """A p-Identity strategy for Laplace noise.
 
     Attributes
     ----------
     rows : A, shape (measurements, cells); the largest L1 norm of a column is 1.
     inverse : (A^T A)^+, shape (cells, cells): covariance of the cells for noise of variance 1.
-    error : tr((A^T A)^+ G) for the Gram that was given, in counts^2.
-    theta : the parameters, for a warm start; without rows when a single query is measured as it is.
+    error : tr((A^T A)^+ G) for the Gram of the search, in counts^2.
+    theta : parameters for a warm start; no rows if the strategy is a single query.
     """
 
     rows: Array
@@ -300,7 +332,7 @@ class PIdentity:
 
     @property
     def strategy(self) -> Strategy:
-        """The rows with their least squares."""
+        """The rows with their pseudoinverse."""
         cells = self.rows.shape[1]
         pinv = self.inverse @ self.rows.T
         return Strategy(sizes=(cells,), rows=self.rows, pinv=pinv, complete=len(self.rows) >= cells)
@@ -309,18 +341,20 @@ class PIdentity:
 def p_identity_error(theta: Array, gram: Array) -> tuple[float, Array]:
     """Return tr((A^T A)^-1 G) and its derivative by Theta, shape (p, n).
 
-    Guarantee: exact for every Theta; no matrix larger than (n, n) is built, and none of that size but G is.
+    The result is exact for every Theta, and G is the only matrix of shape (n, n).
+
     Source: HDMM, section 4.3 and the appendix.
 
     >>> p_identity_error(np.zeros((1, 3)), np.eye(3))[0]
     3.0
     """
     s = 1.0 + theta.sum(axis=0)
-    # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, of order p instead of n
+    # Woodbury: (I + Theta^T Theta)^-1 = I - Theta^T (I + Theta Theta^T)^-1 Theta, of order p, not
+    # n.
     inner = scipy.linalg.cho_factor(np.eye(len(theta)) + theta @ theta.T, check_finite=False)
     Y = scipy.linalg.cho_solve(inner, theta, check_finite=False)
     Z = (Y * s) @ gram
-    # the error is a quadratic form in s, so that its derivative by s gives its value, too
+    # The error is a quadratic form in s, so its value follows from its derivative by s.
     by_s = 2.0 * (np.diag(gram) * s - np.einsum("pn,pn->n", theta, Z))
     W = Z * s
     return float(s @ by_s) / 2.0, by_s - 2.0 * (W - (W @ theta.T) @ Y)
@@ -337,11 +371,13 @@ def p_identity_rows(theta: Array) -> Array:
 
 
 def default_p(gram: Array) -> int:
-    """Return how many rows to add: 1 where identity and total are all that is asked, else n / 16 and at least 8.
+    """Return the number of additional rows p: 1 for identity and total, otherwise max(8, n / 16).
+
+    For fewer than 8 cells p is at most n.
 
     ``gram`` has shape (cells, cells).
 
-    Source: HDMM, section 9, which takes n / 16 throughout; small attributes gain from a few more.
+    Source: HDMM, section 9, with n / 16 for every n; small attributes benefit from more rows.
 
     >>> default_p(np.eye(5) + 1.0), default_p(np.diag(np.arange(256.0)))
     (1, 16)
@@ -362,50 +398,60 @@ def p_identity_strategy(
     seed: int | np.random.Generator = 0,
     start: Array | None = None,
 ) -> PIdentity:
-    """Return the best p-Identity strategy found from random starts.
+    """Return the best p-Identity strategy of several random starts.
 
     Parameters
     ----------
     gram : W^T W, shape (n, n), in counts^2.
-    p : rows on top of the identity; `default_p` when left out.
+    p : number of rows in addition to the identity; default: `default_p`.
     restarts : number of random starts.
-    seed : of the starts; the result does not depend on anything else.  This is a search, not the noise of a release.
-    start : parameters to improve instead of the first random ones.
+    seed : seed of the starts, which determines the result.  It is unrelated to the noise of a
+        release.
+    start : parameters that replace the first random start.
 
-    Guarantee: the largest L1 norm of a column is 1, and the error is that of the rows returned.
+    Notes
+    -----
+    The largest L1 norm of a column is 1, and ``error`` is the error of the returned rows.
 
-    >>> found = p_identity_strategy(np.ones((4, 4)))
-    >>> found.rows, found.error
+    >>> result = p_identity_strategy(np.ones((4, 4)))
+    >>> result.rows, result.error
     (array([[1., 1., 1., 1.]]), 1.0)
     """
     import scipy.optimize
 
     n, rng = len(gram), np.random.default_rng(seed)
-    # a single query is best measured as it is, which no matrix with an identity in it can do
+    # A single query is measured directly, which is better than any strategy with an identity.
     if (single := _single_query(gram)) is not None:
         inverse = np.outer(single, single) / float(single @ single) ** 2
         error = float(np.sum(inverse * gram))
         return PIdentity(rows=single[None], inverse=inverse, error=error, theta=np.zeros((0, n)))
     scale, p = float(np.trace(gram)), default_p(gram) if p is None else p
-    best, best_error = np.zeros((p, n)), np.inf  # with p = 1 the row becomes the total only from well above 0
+    # With p = 1 the row converges to the total only from a start well above 0, hence the + 1 below.
+    best, best_error = np.zeros((p, n)), np.inf
     for attempt in range(max(1, restarts)):
-        first = (
+        initial = (
             start
             if start is not None and attempt == 0 and start.shape == (p, n)
             else rng.random((p, n)) + (p == 1 and attempt == 0)
         )
-        found = scipy.optimize.minimize(
+        result = scipy.optimize.minimize(
             _scaled,
-            first.ravel(),
+            initial.ravel(),
             args=(gram, scale, n),
             jac=True,
             method="L-BFGS-B",
-            # with entries at least 0 the L1 norm of a column is its sum, which is smooth
-            bounds=[(0.0, LARGEST)] * first.size,
-            options={"maxcor": 20, "maxiter": STEPS, "maxfun": 2 * STEPS, "ftol": 1e-9, "gtol": 0.0},
+            # For nonnegative entries the L1 norm of a column is its sum, which is smooth.
+            bounds=[(0.0, MAX_THETA)] * initial.size,
+            options={
+                "maxcor": 20,
+                "maxiter": MAX_LBFGS_ITERATIONS,
+                "maxfun": 2 * MAX_LBFGS_ITERATIONS,
+                "ftol": 1e-9,
+                "gtol": 0.0,
+            },
         )
-        if found.fun < best_error:
-            best, best_error = np.maximum(found.x, 0.0).reshape(p, n), float(found.fun)
+        if result.fun < best_error:
+            best, best_error = np.maximum(result.x, 0.0).reshape(p, n), float(result.fun)
     s = 1.0 + best.sum(axis=0)
     Y = np.linalg.solve(np.eye(p) + best @ best.T, best)
     inverse = (np.eye(n) - best.T @ Y) * np.outer(s, s)
@@ -414,40 +460,48 @@ def p_identity_strategy(
 
 def _scaled(x: Array, gram: Array, scale: float, n: int) -> tuple[float, Array]:
     error, gradient = p_identity_error(x.reshape(-1, n), gram)
-    # L-BFGS stops at changes that are small beside 1
+    # L-BFGS stops at changes that are small relative to 1.
     return error / scale, gradient.ravel() / scale
 
 
 def _single_query(gram: Array) -> Array | None:
-    """Return the query, largest entry 1, when the Gram is that of a single one."""
+    """Return the query, scaled to largest entry 1, if the Gram has rank one, else None."""
     pivot = int(np.argmax(np.diag(gram)))
     query = gram[pivot] / np.sqrt(gram[pivot, pivot])
-    if np.abs(gram - np.outer(query, query)).max() > RANK_ONE * gram[pivot, pivot]:
+    if np.abs(gram - np.outer(query, query)).max() > RANK_ONE_TOLERANCE * gram[pivot, pivot]:
         return None
     return np.asarray(query / np.abs(query).max())
 
 
-SWEEPS = 50
-MIXTURE = 0.4  # of the identity beside the total: with more, product searches stay where no total is measured
-SWEPT = 5.0  # sweeps over units that wait for each other, for forecasts only
-SETTLED = 1e-7  # a sweep that lowers the squared error by less ends the search
+# Largest number of sweeps of the block-coordinate descent.
+MAX_SWEEPS = 50
+# Initial share of the identity in a mixture with the total. With a larger share, searches end in
+# local minima that do not measure the total.
+INITIAL_IDENTITY_SHARE = 0.4
+# For forecasts: number of sweeps with several Grams per unit.
+EXPECTED_SWEEPS = 5.0
+# Relative decrease of the squared error below which the descent stops.
+MIN_SWEEP_GAIN = 1e-7
 Tell = Callable[[str], object]
 
 
 def gaussian_strategy(gram: Array, options: Options | None = None, start: Array | None = None) -> Solution:
-    """Return the optimal strategy for Gaussian noise on one Gram: OPT_0, certified.
+    """Return the optimal strategy for Gaussian noise and one Gram (OPT_0), with a certificate.
 
     Parameters
     ----------
     gram : W^T W, shape (cells, cells), in counts^2; W itself is not needed.
-    options : when to stop.
-    start : weights of an earlier solution to begin from.
+    options : stopping rules.
+    start : dual weights of an earlier solution for a warm start.
 
-    Guarantee: value / bound - 1 is a proved gap against every matrix mechanism with Gaussian noise.
+    Notes
+    -----
+    value / bound - 1 is a proven gap to every matrix mechanism with Gaussian noise.
+
     Source: HDMM, definition 12; the dual is that of `engine.residuals.dual_solver`.
 
-    >>> found = gaussian_strategy(np.eye(3))
-    >>> round(found.value, 9), round(found.bound, 9)
+    >>> solution = gaussian_strategy(np.eye(3))
+    >>> round(solution.value, 9), round(solution.bound, 9)
     (3.0, 3.0)
     """
     n = len(gram)
@@ -459,9 +513,9 @@ def gaussian_strategy(gram: Array, options: Options | None = None, start: Array 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KroneckerStrategy:
-    """A product strategy: one small strategy for every unit, of sensitivity 1 each and hence together.
+    """A product of strategies on units, with sensitivity 1 of every factor and the product.
 
-    ``squared_error`` is weighted, in counts^2, for noise of variance 1.
+    ``squared_error`` is the weighted error in counts^2 for noise of variance 1.
     """
 
     factors: tuple[Solution | PIdentity, ...]
@@ -469,16 +523,17 @@ class KroneckerStrategy:
 
 
 class KroneckerSolver:
-    """OPT_kron for one kind of noise; equal problems, whatever their attributes are called, are solved once.
+    """Solver of OPT_kron for one noise distribution; equal problems are solved once.
 
     Parameters
     ----------
     noise : "gaussian" or "laplace".
-    restarts : starts: a mixture of identity and total, the identity, then random mixtures.
-    seed : of the random starts.
+    restarts : number of starts: a mixture of identity and total, the identity, then random
+        mixtures.
+    seed : seed of the random starts.
     gap : relative RMSE gap at which the search on one unit stops.
-    deadline : moment on the monotonic clock after which nothing is improved further.
-    tell : called with a text before every search; it may raise to cancel.
+    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    tell : progress callback with a text, called before every search; it may raise to cancel.
     """
 
     def __init__(
@@ -494,43 +549,50 @@ class KroneckerSolver:
         self.noise, self.restarts, self.seed, self.deadline = noise, restarts, seed, deadline
         self.options = Options(gap=gap, deadline=deadline)
         self.tell = tell
-        self._known: dict[Any, KroneckerStrategy] = {}
+        self._cache: dict[Any, KroneckerStrategy] = {}
 
     def solve(self, problem: ProductGrams) -> KroneckerStrategy:
-        """Return the best product strategy found.
+        """Return the best product strategy of the starts.
 
-        Guarantee: the sensitivity of every factor is 1, and the error is that of the factors.  The same problem and
-        seed give the same strategy, whatever was solved before.
+        Every factor has sensitivity 1, and the error is that of the factors.  The result depends on
+        the problem and the seed only, not on earlier calls.
         """
-        if problem.key not in self._known:
+        if problem.key not in self._cache:
             rng = np.random.default_rng(self.seed)
-            # with one Gram a unit the units do not meet, and for Gaussian noise each problem is convex: any start will
-            # do
-            alone = all(len(unit) == 1 for unit in problem.grams)
-            found: list[KroneckerStrategy] = []
-            for attempt in range(1 if alone and self.noise == "gaussian" else max(1, self.restarts)):
+            # With one Gram per unit the units are independent, and for Gaussian noise each problem
+            # is convex, so one start suffices.
+            independent = all(len(unit) == 1 for unit in problem.grams)
+            strategies: list[KroneckerStrategy] = []
+            for attempt in range(1 if independent and self.noise == "gaussian" else max(1, self.restarts)):
                 if attempt == 0 or time.monotonic() < self.deadline:
-                    found.append(self._descend(problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0))
-            best = min(found, key=lambda k: k.squared_error)
-            self._known[problem.key] = KroneckerStrategy(
+                    strategies.append(
+                        self._descend(problem, self._mixtures(problem, attempt, rng), rng, low=attempt > 0)
+                    )
+            best = min(strategies, key=lambda k: k.squared_error)
+            self._cache[problem.key] = KroneckerStrategy(
                 factors=best.factors, squared_error=best.squared_error / problem.weights.max()
             )
-        kept = self._known[problem.key]
-        return KroneckerStrategy(factors=kept.factors, squared_error=kept.squared_error * float(problem.weights.max()))
+        strategy = self._cache[problem.key]
+        return KroneckerStrategy(
+            factors=strategy.factors, squared_error=strategy.squared_error * float(problem.weights.max())
+        )
 
     @staticmethod
     def _mixtures(problem: ProductGrams, attempt: int, rng: np.random.Generator) -> list[Array]:
-        """Return the costs under a I and (1 - a) 1^T on every unit: equal, identity alone, then at random."""
+        """Return the costs of [a I; (1 - a) 1^T] on every unit; a is fixed, 1, then random."""
         if attempt < 2:
-            mixtures = np.full(len(problem.grams), (MIXTURE, 1.0)[attempt])
+            mixtures = np.full(len(problem.grams), (INITIAL_IDENTITY_SHARE, 1.0)[attempt])
         else:
             mixtures = rng.uniform(0.05, 1.0, len(problem.grams))
         out = []
         for a, unit in zip(mixtures.tolist(), problem.grams, strict=True):
             n = len(unit[0].matrix)
-            known = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)  # by Sherman and Morrison
+            # Sherman-Morrison formula.
+            correction = (1 - a) ** 2 / (a * a + n * (1 - a) ** 2)
             out.append(
-                np.array([max(np.trace(g.matrix) - known * g.matrix.sum(), np.trace(g.matrix) / n**2) for g in unit])
+                np.array(
+                    [max(np.trace(g.matrix) - correction * g.matrix.sum(), np.trace(g.matrix) / n**2) for g in unit]
+                )
                 / (a * a)
             )
         return out
@@ -538,21 +600,25 @@ class KroneckerSolver:
     def _descend(
         self, problem: ProductGrams, costs: list[Array], rng: np.random.Generator, *, low: bool
     ) -> KroneckerStrategy:
-        """Improve one unit after the other, from the costs that a first strategy has; ``low`` totals to begin with."""
+        """Improve the units in turn, from the costs of an initial strategy.
+
+        ``low`` starts p-Identity searches with small additional rows.
+        """
         weights, grams = problem.weights, problem.grams
         solved: dict[int, Solution | PIdentity] = {}
         error = math.inf
-        alone = all(len(unit) == 1 for unit in grams)
-        for _ in range(1 if alone else SWEEPS):
+        independent = all(len(unit) == 1 for unit in grams)
+        for _ in range(1 if independent else MAX_SWEEPS):
             for u, unit in enumerate(grams):
                 if self.tell is not None:
                     self.tell(f"Strategy for {' x '.join(problem.units[u])}")
-                # with the other units held, the error is a weighted sum of this unit's Grams: one problem with one Gram
-                coefficients = _elsewhere(problem, costs, u)
-                found = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
-                costs[u] = np.array([float(np.sum(_covariance(found) * g.matrix)) for g in unit])
+                # With the other units fixed, the error is that of one weighted sum of the unit's
+                # Grams.
+                coefficients = _gram_weights(problem, costs, u)
+                strategy = solved[u] = self._improve([g.matrix for g in unit], coefficients, solved.get(u), rng, low)
+                costs[u] = np.array([float(np.sum(_covariance(strategy) * g.matrix)) for g in unit])
             previous, error = error, float(weights @ problem.group_costs(costs))
-            if error > previous * (1.0 - SETTLED) or time.monotonic() > self.deadline:
+            if error > previous * (1.0 - MIN_SWEEP_GAIN) or time.monotonic() > self.deadline:
                 break
         error = float(weights @ problem.group_costs(costs))
         return KroneckerStrategy(factors=tuple(solved[u] for u in range(len(grams))), squared_error=error)
@@ -570,33 +636,36 @@ class KroneckerSolver:
             start = present.dual if isinstance(present, Solution) else None
             return gaussian_strategy(total, self.options, start)
         warm = present.theta if isinstance(present, PIdentity) else None
-        if warm is None and low:  # small totals fade where the identity suffices, large ones stay
+        # Small additional rows vanish if the identity suffices; large ones end in another local
+        # minimum.
+        if warm is None and low:
             warm = rng.random((default_p(total), len(total)))
-        found = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
-        # a start from elsewhere may end above what is there, and a sweep must not go up
-        if present is not None and float(np.sum(_covariance(present) * total)) <= found.error:
+        result = p_identity_strategy(total, restarts=1, seed=rng, start=warm)
+        # The search may end above the present strategy, and a sweep must not increase the error.
+        if present is not None and float(np.sum(_covariance(present) * total)) <= result.error:
             return present
-        return found
+        return result
 
 
-def _covariance(found: Solution | PIdentity) -> Array:
+def _covariance(strategy: Solution | PIdentity) -> Array:
     """Return the covariance of the cells at noise variance 1, shape (cells, cells)."""
-    return found.strategy.covariance if isinstance(found, Solution) else found.inverse
+    return strategy.strategy.covariance if isinstance(strategy, Solution) else strategy.inverse
 
 
-def _elsewhere(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
-    """Return the weight of every Gram of unit u: what its groups cost on the other units, largest 1."""
-    # costs on forty units multiply to more than a double holds
+def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Array:
+    """Return the weight of every Gram of unit u: error of its groups on other units, largest 1."""
+    # Products of costs over many units overflow, so sum logarithms.
     logs = np.log(problem.weights)
-    for other, own in enumerate(costs):
+    for other, unit_costs in enumerate(costs):
         if other != u:
-            logs = logs + np.log(np.maximum(own[problem.choice[:, other]], 1e-300))  # a group of zeros costs nothing
+            # A group of zero rows has cost 0.
+            logs = logs + np.log(np.maximum(unit_costs[problem.choice[:, other]], 1e-300))
     terms = np.exp(logs - logs.max())
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(float)
 
 
 def product_component(workload: Workload, problem: ProductGrams, found: KroneckerStrategy, share: float) -> Component:
-    """Return what a plan measures for a product strategy, at a share of the budget."""
+    """Return the component of a plan for a product strategy at a share of the budget."""
     place = {name: i for i, name in enumerate(problem.attributes)}
     factors = tuple(
         (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
@@ -606,33 +675,36 @@ def product_component(workload: Workload, problem: ProductGrams, found: Kronecke
 
 
 def search_seconds(problem: ProductGrams, restarts: int) -> float:
-    """Return what the search for a product strategy takes, in seconds on one idle core, for forecasts."""
-    alone = all(len(unit) == 1 for unit in problem.grams)
-    turns = 1.0 if alone else SWEPT * max(1, restarts)
-    return turns * math.fsum(unit_seconds(len(unit[0].matrix)) for unit in problem.grams)
+    """Return the expected time of `KroneckerSolver.solve` in seconds on one idle core."""
+    independent = all(len(unit) == 1 for unit in problem.grams)
+    sweeps = 1.0 if independent else EXPECTED_SWEEPS * max(1, restarts)
+    return sweeps * math.fsum(unit_seconds(len(unit[0].matrix)) for unit in problem.grams)
 
 
 def unit_seconds(cells: int) -> float:
-    """Return what the search on one unit takes, in seconds on one idle core, for forecasts."""
+    """Return the expected time of the search on one unit, in seconds on one idle core."""
     return 4e-4 + 5e-7 * cells**2 + 3e-9 * cells**3
 
 
-RESTARTS, GAP = 2, 1e-5  # as HDMM takes them where nothing is said
-CELLS = 100_000  # most cells of the table
+# Defaults of `engine.mechanisms.hdmm`.
+RESTARTS, GAP = 2, 1e-5
+# Largest number of cells of the table.
+MAX_TABLE_CELLS = 100_000
 
 
 def table_seconds(workload: Workload) -> float:
-    """Return what the search for the product takes, in seconds on one idle core; infinite where there is none.
+    """Return the expected time of the table product search, in seconds on one idle core.
 
-    There is none where all attributes are coupled, or where the table or a factor is too large.
+    The time is infinite if the search does not apply: all attributes are coupled, or the table or a
+    factor is too large.
 
     >>> from engine.workload import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")
     >>> table_seconds(pair), table_seconds(Workload(pair.schema).add(("a", "b"), "prefix")) < 0.1
     (inf, True)
     """
-    asked = {place for alike in workload.alike for place in np.unique(alike.places).tolist()}
-    if math.prod(workload.schema.attributes[place].size for place in asked) > CELLS:
+    attributes = {index for group_class in workload.alike for index in np.unique(group_class.places).tolist()}
+    if math.prod(workload.schema.attributes[index].size for index in attributes) > MAX_TABLE_CELLS:
         return math.inf
     try:
         problem = GramBuilder(workload).build(weighted_groups(workload))
@@ -642,11 +714,14 @@ def table_seconds(workload: Workload) -> float:
 
 
 def table_design(workload: Workload, deadline: float, tell: Tell) -> Design:
-    """Return the design of the product, for Gaussian noise; ``tell`` hears of every search, and may raise to cancel."""
+    """Return the design of the table product for Gaussian noise.
+
+    ``tell`` is called with a text before every search and may raise to cancel.
+    """
     solver = KroneckerSolver("gaussian", restarts=RESTARTS, gap=GAP, deadline=deadline, tell=tell)
     problem = GramBuilder(workload).build(weighted_groups(workload))
     component = product_component(workload, problem, solver.solve(problem), 1.0)
-    # groups without weight are asked, too
+    # The component also answers groups without weight.
     able = (k for k, g in enumerate(workload.groups) if set(g.attributes) <= set(problem.attributes))
     component = replace(component, groups=tuple(able))
     arrays = Design(components=(component,)).arrays(workload.schema)
