@@ -1,36 +1,32 @@
 """HDMM: the strategy searches OPT_0, OPT_kron, OPT_plus and OPT_marginals.
 
-OPT_marginals: strategies that measure weighted marginals on sets of attributes.
+The mechanism runs several operators on a workload and uses the strategy with the smallest error.
 
-Notation
---------
-weights         theta   theta_A on the marginal on A, with L2 sensitivity^2 sum theta_A^2, L1 sensitivity sum theta_A
-share           v       v_A = theta_A^2
-traces          t_B     squared norm of what the workload asks of residual space B: trace of its class Gram, counts^2
-precision       f_B     sum over A containing B of v_A / (product of n_i over A less B)
+    OPT_0           one explicit strategy on all cells of the attributes of the workload, if there
+    are few OPT_kron        one product of strategies on small units; see
+    `engine.mechanisms.kronecker` OPT_plus        the groups in clusters, one product strategy per
+    cluster, with closed-form budget shares OPT_marginals   weighted marginals; see below
 
-M^T M has the eigenvalue f_B * (product of n_i outside B) on residual space B, and a query's piece on B is constant
-along the attributes outside, so the squared error is sum_B t_B / f_B whatever the size of the domain.  With v as
-variables the Gaussian problem is convex, and a derivative gives a lower bound: E(v)^2 / max_A of -dE/dv_A, sum v = 1.
+Operators are pure functions of the workload and a seed.  Squared errors are those at unit budget:
+pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose variance is 2 / epsilon^2.
 
-Source: HDMM, sections 7 and 8; the form by residual spaces and the bound are our own.
+OPT_marginals
+-------------
+Strategies that measure weighted marginals on sets of attributes.
 
-HDMM: search several kinds of strategies for a workload and keep the best.
+    weights         theta   theta_A of the marginal on A; L2 sensitivity^2 is sum theta_A^2, L1
+    sensitivity sum theta_A share           v       v_A = theta_A^2 traces          t_B     squared
+    norm of the workload on residual space B: trace of its residual Gram, counts^2 precision
+    f_B     sum over A containing B of v_A / (product of n_i over A less B)
 
-    OPT_0           one explicit strategy on all cells of the asked attributes, when there are few
-    OPT_kron        one product of small strategies; see `engine.mechanisms.kronecker`
-    OPT_plus        the groups in clusters, a product strategy for each, the budget shared in closed form
-    OPT_marginals   weighted marginals; see `engine.mechanisms.hdmm`
+M^T M has the eigenvalue f_B * (product of n_i outside B) on residual space B, and the component of
+a query on B is constant along the attributes outside B, so the squared error is sum_B t_B / f_B for
+any domain size.  With v as variables the Gaussian problem is convex, and the gradient of the error
+E gives the lower bound E(v)^2 / max_A of -dE/dv_A for sum v = 1.
 
-Everything here is a pure function of the workload and a seed: no data, no budget, no noise.  Squared errors are those
-at unit budget: pcost 1 for Gaussian noise, epsilon 1 for Laplace noise, whose variance is 2 / epsilon^2.
-
-Source: McKenna, Miklau, Hay and Machanavajjhala, "HDMM: Optimizing error of high-dimensional statistical queries under
-differential privacy", 2023.
-
-HDMM: the best of explicit, product, clustered and marginal strategies found by search.
-
-Source: McKenna, Miklau, Hay and Machanavajjhala, "HDMM", 2023; the searches are in `engine.mechanisms.hdmm`.
+Source: McKenna, Miklau, Hay and Machanavajjhala, "HDMM: Optimizing error of high-dimensional
+statistical queries under differential privacy", 2023; sections 7 and 8 for marginals.  The form by
+residual spaces and the lower bound are extensions of this project.
 """
 
 from __future__ import annotations
@@ -69,25 +65,27 @@ from engine.residuals import Space
 from engine.residuals.decomposition import decompose
 from engine.workload import Workload, subsets
 
-FULL = 14  # with this many attributes and fewer all subsets may be measured
+# Up to this many attributes, all subsets are candidates.
+MAX_FULL_LATTICE_AXES = 14
 MAX_SETS = 50_000
 MARGINALS_MAX_ITERATIONS = 3000
-NEGLIGIBLE = 1e-9  # shares below this part of the whole are not measured
+# Smaller shares, relative to the largest one, are dropped.
+MIN_SHARE = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MarginalStrategy:
-    """Weighted marginals, answered by least squares over all of them together.
+    """Weighted marginals; queries are answered by least squares over all of them.
 
     Attributes
     ----------
     noise : "gaussian" or "laplace".
     shares : set of attributes -> share of the budget: theta^2 of the pcost (Gaussian), theta of epsilon (Laplace).
-    precision : residual space -> f_B at budget 1; a class row c of space B has variance |c|^2 / f_B (twice that for
-        Laplace noise).
+    precision : residual space -> f_B at budget 1; a residual row c of space B has variance |c|^2 /
+        f_B (twice that for Laplace noise).
     squared_error : weighted, in counts^2, at pcost 1 or epsilon 1.
-    bound : no marginal strategy has a smaller squared error; None for Laplace noise.
-    status : how the search ended, in words.
+    bound : lower bound on the squared error of all marginal strategies; None for Laplace noise.
+    status : reason for the end of the search.
     """
 
     noise: str
@@ -99,14 +97,15 @@ class MarginalStrategy:
 
 
 def residual_traces(workload: Workload) -> dict[Space, float]:
-    """Return t_B for every residual space that a weighted query touches, in counts^2.
+    """Return t_B for every residual space of the weighted queries, in counts^2.
 
-    Every workload is equivalent to one of weighted marginals as far as marginal strategies go.
+    For marginal strategies every workload is equivalent to a workload of weighted marginals.
+
     Source: HDMM, theorem 10.
 
     >>> from engine.workload import Attribute, Schema
-    >>> found = residual_traces(Workload(Schema([Attribute.of_size("a", 4)])).add("a", "marginal"))
-    >>> {space: round(t, 9) for space, t in found.items()}
+    >>> traces = residual_traces(Workload(Schema([Attribute.of_size("a", 4)])).add("a", "marginal"))
+    >>> {space: round(t, 9) for space, t in traces.items()}
     {(): 0.25, ('a',): 3.0}
     """
     parts, out = decompose(workload), {}
@@ -120,12 +119,12 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
 
 
 class Lattice:
-    """Sets of attributes, and the sums over the sets that contain another.
+    """Lattice of attribute sets, with sums over supersets.
 
     Parameters
     ----------
     sizes : attribute -> domain size, in the order of the schema.
-    sets : the sets; they must hold every subset of each of them.
+    sets : attribute sets, closed under subsets.
     """
 
     def __init__(self, sizes: Mapping[str, int], sets: Sequence[Space]) -> None:
@@ -134,7 +133,8 @@ class Lattice:
         self.sets, self.sizes = tuple(sets), dict(sizes)
         number = {s: i for i, s in enumerate(self.sets)}
         self.full = len(self.sets) == 2 ** len(self.sizes)
-        if self.full:  # along one attribute at a time
+        # Sums over supersets are computed along one attribute at a time.
+        if self.full:
             names = list(self.sizes)
             bits = [[int(name in s) for name in names] for s in self.sets]
             self.position = np.array([int("".join(map(str, b)) or "0", 2) for b in bits])
@@ -152,11 +152,11 @@ class Lattice:
         return self._along(v, forward=True) if self.full else np.asarray(self.matrix @ v)
 
     def transposed(self, by_precision: Array) -> Array:
-        """Return the derivative by v of what has this derivative by f. Shape (sets,), as given."""
+        """Return the derivative by v for a derivative by f, both of shape (sets,)."""
         return self._along(by_precision, forward=False) if self.full else np.asarray(self.matrix.T @ by_precision)
 
     def inverse(self, f: Array) -> Array:
-        """Return v with precision(v) = f; it may be negative. Shape (sets,), as given."""
+        """Return v with precision(v) = f, both of shape (sets,); v may be negative."""
         import scipy.sparse.linalg
 
         if not self.full:
@@ -167,7 +167,7 @@ class Lattice:
         table = np.zeros(len(self.sets))
         table[self.position] = values
         table = table.reshape((2,) * len(self.sizes))
-        # sums over all sets that hold a set are a Kronecker product of 2 x 2 matrices: d 2^d steps in place of 3^d
+        # Sums over supersets are a Kronecker product of 2 x 2 matrices: d 2^d operations, not 3^d.
         for axis, n in enumerate(self.sizes.values()):
             out, inn = (np.take(table, side, axis=axis) for side in (0, 1))
             pair = (out + sign * inn / n, inn) if forward else (out, inn + sign * out / n)
@@ -176,52 +176,55 @@ class Lattice:
 
 
 def lattice_of(workload: Workload, spaces: Sequence[Space]) -> Lattice:
-    """Return the sets that may be measured: all subsets of few attributes, else the subsets of the groups' sets.
+    """Return the candidate sets: all subsets of few attributes, or those of ``spaces``.
 
-    Raises: NotApplicable if there are more than 50,000.
+    Raises
+    ------
+    NotApplicable
+        If there are more than 50,000 sets.
     """
     touched = {a for s in spaces for a in s}
     sizes = {a.name: a.size for a in workload.schema.attributes if a.name in touched}
-    if len(sizes) <= FULL:
+    if len(sizes) <= MAX_FULL_LATTICE_AXES:
         names = list(sizes)
         return Lattice(sizes, list(subsets(names)))
     closed: set[Space] = {()}
-    # the largest first: what it holds needs no look
+    # Largest sets first: subsets of a set are then already included.
     for space in sorted(spaces, key=len, reverse=True):
         members = workload.schema.ranked(space)
         if members in closed:
             continue
-        if len(members) <= FULL:
+        if len(members) <= MAX_FULL_LATTICE_AXES:
             closed.update(subsets(members))
-        if len(members) > FULL or len(closed) > MAX_SETS:
+        if len(members) > MAX_FULL_LATTICE_AXES or len(closed) > MAX_SETS:
             raise NotApplicable(
-                f"The subsets of the asked attribute sets are more than {MAX_SETS:,}, too many to weigh one by one. "
-                "Ask for smaller groups, or choose querysmasher."
+                f"The attribute sets of the groups have more than {MAX_SETS:,} subsets, too many for OPT_marginals. "
+                "Use smaller groups, or choose querysmasher."
             )
     return Lattice(sizes, sorted(closed, key=lambda s: (len(s), s)))
 
 
 def closed_form(lattice: Lattice, traces: Array) -> Array | None:
-    """Return the optimal v for Gaussian noise, sum 1, or None where it would be negative.
+    """Return the optimal v for Gaussian noise, with sum 1, or None if the formula is negative.
 
-    Traces and result have shape (sets,).
+    ``traces`` and the result have shape (sets,).  The squared error is `marginal_svd_bound`.
 
-    Guarantee: if it is given, its squared error is `marginal_svd_bound`.  Source: HDMM, theorem 13.
+    Source: HDMM, theorem 13.
     """
-    v = _formula(lattice, traces)
+    v = _unconstrained_shares(lattice, traces)
     if (v < -1e-12 * np.abs(v).max()).any():
         return None
     v = np.maximum(v, 0.0)
     return np.asarray(v / v.sum())
 
 
-def _formula(lattice: Lattice, traces: Array) -> Array:
-    freedom, cells = _counts(lattice)
+def _unconstrained_shares(lattice: Lattice, traces: Array) -> Array:
+    freedom, cells = _dimensions(lattice)
     return lattice.inverse(np.sqrt(traces * cells / freedom))
 
 
-def _counts(lattice: Lattice) -> tuple[Array, Array]:
-    """Return for every set the product of n - 1 and the product of n."""
+def _dimensions(lattice: Lattice) -> tuple[Array, Array]:
+    """Return the products of n - 1 and of n for every set."""
     freedom = [math.prod(float(lattice.sizes[a] - 1) for a in s) for s in lattice.sets]
     cells = [math.prod(float(lattice.sizes[a]) for a in s) for s in lattice.sets]
     return np.array(freedom), np.array(cells)
@@ -230,27 +233,29 @@ def _counts(lattice: Lattice) -> tuple[Array, Array]:
 def marginal_svd_bound(lattice: Lattice, traces: Array) -> float:
     """Return the SVD bound of the marginal approximation of a workload, in counts^2 at pcost 1.
 
-    ``traces`` has shape (sets,).
-    For a workload of marginals it bounds every matrix mechanism, otherwise every marginal strategy.  An eigenvalue has
-    the multiplicity product of n - 1 over its space.
+    For a workload of marginals it bounds every matrix mechanism, otherwise every marginal strategy.
+    The multiplicity of an eigenvalue is the product of n - 1 over its space.  ``traces`` has shape
+    (sets,).
+
     Source: HDMM, theorem 12.
 
     >>> marginal_svd_bound(Lattice({"a": 4}, [(), ("a",)]), np.array([0.25, 3.0]))
     4.0
     """
-    freedom, cells = _counts(lattice)
+    freedom, cells = _dimensions(lattice)
     return float(np.sum(np.sqrt(traces * freedom / cells)) ** 2)
 
 
 def marginal_objective(theta: Array, lattice: Lattice, traces: Array, noise: str) -> tuple[float, Array]:
-    """Return log of sensitivity^2 times sum t / f, and its derivative by theta, shape (sets,), theta >= 0."""
+    """Return log(sensitivity^2 * sum t / f) and its derivative by theta >= 0, shape (sets,)."""
     f = lattice.precision(theta**2)
-    asked = traces > 0
-    if not (f[asked] > 0).all():  # something that is asked would not be measured
+    measured = traces > 0
+    # A residual space of the workload is not measured.
+    if not (f[measured] > 0).all():
         return 1e10, np.zeros_like(theta)
-    pieces = np.divide(traces, f, out=np.zeros_like(f), where=asked)
+    pieces = np.divide(traces, f, out=np.zeros_like(f), where=measured)
     error = float(pieces.sum())
-    by_v = -lattice.transposed(np.divide(pieces, f, out=np.zeros_like(f), where=asked)) / error
+    by_v = -lattice.transposed(np.divide(pieces, f, out=np.zeros_like(f), where=measured)) / error
     if noise == "gaussian":
         total = float(theta @ theta)
         return math.log(total) + math.log(error), 2.0 * theta * (1.0 / total + by_v)
@@ -261,17 +266,23 @@ def marginal_objective(theta: Array, lattice: Lattice, traces: Array, noise: str
 def marginal_strategy(
     workload: Workload, noise: str = "gaussian", restarts: int = 4, seed: int | np.random.Generator = 0
 ) -> MarginalStrategy:
-    """Return the best weighted marginals for a workload: OPT_marginals.
+    """Return the best weighted marginals for a workload (OPT_marginals).
 
-    Guarantee: the sensitivity at the shares returned is 1, and the error is that of these shares; for Gaussian noise it
-    comes with a lower bound.
-    Raises: NotApplicable if there are too many sets to measure; PlanError for an unknown noise.
+    The sensitivity at the returned shares is 1, and the error is that of these shares.
+
+    Raises
+    ------
+    NotApplicable
+        If there are too many candidate sets.
+    PlanError
+        For an unknown noise.
+
     Source: HDMM, problem 2.
 
     >>> from engine.workload import Attribute, Schema
-    >>> asked = Workload.all_ways(Schema([Attribute.of_size(c, 10) for c in "ab"]), (0, 1, 2), "marginal")
-    >>> found = marginal_strategy(asked)
-    >>> found.status, round(found.squared_error / found.bound, 9)
+    >>> schema = Schema([Attribute.of_size(c, 10) for c in "ab"])
+    >>> strategy = marginal_strategy(Workload.all_ways(schema, (0, 1, 2), "marginal"))
+    >>> strategy.status, round(strategy.squared_error / strategy.bound, 9)
     ('closed form', 1.0)
     """
     if noise not in ("gaussian", "laplace"):
@@ -285,12 +296,12 @@ def marginal_strategy(
     status = "closed form"
     if v is None:
         v, status = _search(lattice, traces, noise, restarts, np.random.default_rng(seed))
-    v = _trimmed(lattice, traces, v, noise)
+    v = _without_negligible(lattice, traces, v, noise)
     f = lattice.precision(v)
-    asked = traces > 0
-    error, bound = float(np.sum(traces[asked] / f[asked])), None
+    measured = traces > 0
+    error, bound = float(np.sum(traces[measured] / f[measured])), None
     if noise == "gaussian":
-        slopes = lattice.transposed(np.divide(traces, f**2, out=np.zeros_like(f), where=asked))
+        slopes = lattice.transposed(np.divide(traces, f**2, out=np.zeros_like(f), where=measured))
         bound = scale * error**2 / float(slopes.max())
     shares = v if noise == "gaussian" else np.sqrt(v)
     return MarginalStrategy(
@@ -304,25 +315,26 @@ def marginal_strategy(
 
 
 def _search(lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.random.Generator) -> tuple[Array, str]:
-    """Return the best v of several searches; the Gaussian problem is convex and needs one."""
+    """Return the best v of several starts; the Gaussian problem is convex and needs one start."""
     import scipy.optimize
 
-    count, asked = len(traces), traces > 0
-    guess = np.maximum(_formula(lattice, traces), 0.0)
+    count, measured = len(traces), traces > 0
+    guess = np.maximum(_unconstrained_shares(lattice, traces), 0.0)
     starts = [np.sqrt(guess / guess.sum() + 1e-4 / count)]
     if noise == "laplace":
-        # theta = 0 is a trap for every single set, so starts that measure everything find more than sparse ones
+        # Each theta_A = 0 is a stationary point, so dense starts end in better optima than sparse
+        # ones.
         dense = [rng.random(count) for _ in range(max(1, restarts))]
-        starts += [asked + 1e-2] + [d if k % 2 else d / d.sum() for k, d in enumerate(dense)]
+        starts += [measured + 1e-2] + [d if k % 2 else d / d.sum() for k, d in enumerate(dense)]
     best, value, status = starts[0], math.inf, ""
     for theta in starts:
-        found = scipy.optimize.minimize(
+        result = scipy.optimize.minimize(
             marginal_objective,
             theta,
             args=(lattice, traces, noise),
             jac=True,
             method="L-BFGS-B",
-            # the sign of theta means nothing for Gaussian noise, and a bound would hold a set at 0 for good
+            # For Gaussian noise the sign of theta is irrelevant, and a bound would trap it at 0.
             bounds=[(0.0, None)] * count if noise == "laplace" else None,
             options={
                 "maxcor": 15,
@@ -332,13 +344,13 @@ def _search(lattice: Lattice, traces: Array, noise: str, restarts: int, rng: np.
                 "gtol": 0.0,
             },
         )
-        if found.fun < value:
-            best, value, status = found.x, float(found.fun), f"{found.nit} steps"
+        if result.fun < value:
+            best, value, status = result.x, float(result.fun), f"{result.nit} steps"
     return best**2, status
 
 
-def _trimmed(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
-    """Return v without negligible shares at sensitivity 1, unless the error would grow."""
+def _without_negligible(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
+    """Drop negligible shares of v, unless the error at sensitivity 1 increases."""
 
     def at_one(values: Array) -> Array:
         return np.asarray(values / (values.sum() if noise == "gaussian" else np.sqrt(values).sum() ** 2))
@@ -347,34 +359,39 @@ def _trimmed(lattice: Lattice, traces: Array, v: Array, noise: str) -> Array:
         f = lattice.precision(values)[traces > 0]
         return float(np.sum(traces[traces > 0] / f)) if (f > 0).all() else math.inf
 
-    whole, share = at_one(v), (v if noise == "gaussian" else np.sqrt(v))
-    for threshold in (1e-4, 1e-6, NEGLIGIBLE):
-        kept = at_one(np.where(share >= threshold * share.max(), v, 0.0))
-        if error(kept) <= error(whole) * (1.0 + 1e-9):
-            return np.asarray(kept)
-    return np.asarray(whole)
+    untrimmed, share = at_one(v), (v if noise == "gaussian" else np.sqrt(v))
+    for threshold in (1e-4, 1e-6, MIN_SHARE):
+        trimmed = at_one(np.where(share >= threshold * share.max(), v, 0.0))
+        if error(trimmed) <= error(untrimmed) * (1.0 + 1e-9):
+            return np.asarray(trimmed)
+    return np.asarray(untrimmed)
 
 
 NOISES = ("gaussian", "laplace")
-VARIANCE = {"gaussian": 1.0, "laplace": 2.0}  # of noise at unit budget and sensitivity 1
-WHOLE = 512  # cells of the asked attributes up to which OPT_0 is tried on all of them
-TRIES = 24  # merged clusters to solve at most
-MERGEABLE = 100  # clusters up to which merging is worth its time
+# Variance of the noise at unit budget and sensitivity 1.
+UNIT_VARIANCE = {"gaussian": 1.0, "laplace": 2.0}
+# Largest number of cells of the attributes of the workload for OPT_0.
+MAX_EXPLICIT_CELLS = 512
+# Largest number of merged clusters that are solved.
+MAX_MERGE_TRIALS = 24
+# Largest number of clusters for which merging is tried.
+MAX_MERGE_CLUSTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HDMMStrategy:
-    """What one operator found.
+    """Strategy of one operator.
 
     Attributes
     ----------
     noise : "gaussian" or "laplace".
-    operator : which operator found it, in words.
-    components : what is measured; together of sensitivity 1.
+    operator : name and description of the operator.
+    components : measured components, with total sensitivity 1.
     squared_error : sum over queries of weight times variance at unit budget, in counts^2.
-    bound : no strategy of the operator's kind has a smaller squared error; None where nothing is proved.
-    marginals : for OPT_marginals the weights on residual spaces; then every group is answered by least squares over all
-        components together, and the components name no groups.
+    bound : lower bound on the squared error of all strategies of the operator; None without a
+        proof.
+    marginals : weights of OPT_marginals; every group is then answered by least squares over all
+        components, and the components list no groups.
     """
 
     noise: str
@@ -386,13 +403,13 @@ class HDMMStrategy:
 
     @property
     def joint(self) -> bool:
-        """Whether answers need all components together."""
+        """Whether groups are answered by all components jointly."""
         return self.marginals is not None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OperatorChoice:
-    """The best strategy, the squared error of every operator that applied, and why the others did not."""
+    """The best strategy, squared errors of applicable operators and reasons of the others."""
 
     best: HDMMStrategy
     errors: Mapping[str, float]
@@ -400,17 +417,19 @@ class OperatorChoice:
 
 
 def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
-    """Return the best shares of the budget for components of these squared errors, and the error that results.
+    """Return the optimal budget shares of components, shape (components,), and the total error.
 
-    Shares have shape (components,).
-    Gaussian: pcost proportional to sqrt(E), (sum sqrt E)^2.  Laplace: epsilon proportional to E^(1/3), (sum E^(1/3))^3.
-    Guarantee: no shares do better.  Source: HDMM, definition 19.
+    For Gaussian noise pcost is proportional to sqrt(E), with total (sum sqrt E)^2.  For Laplace
+    noise epsilon is proportional to E^(1/3), with total (sum E^(1/3))^3.
+
+    Source: HDMM, definition 19.
 
     >>> shares, error = budget_shares([4.0, 16.0], "gaussian")
     >>> shares.round(3), error
     (array([0.333, 0.667]), 36.0)
     """
-    # errors fall as 1 / pcost for Gaussian and as 1 / epsilon^2 for Laplace noise; Lagrange gives these powers of E
+    # Errors are proportional to 1 / pcost (Gaussian) or 1 / epsilon^2 (Laplace); the Lagrange
+    # conditions give these powers of E.
     power = 2 if noise == "gaussian" else 3
     roots = np.asarray(errors, dtype=float) ** (1.0 / power)
     return roots / roots.sum(), float(roots.sum()) ** power
@@ -419,91 +438,98 @@ def budget_shares(errors: Sequence[float], noise: str) -> tuple[Array, float]:
 def plus_strategy(
     builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
-    """Return a product strategy for every cluster of group numbers with the best shares: OPT_plus, or OPT_kron for one.
+    """Return one product strategy per cluster of groups with optimal shares (OPT_plus).
 
-    Guarantee: every group is answered by the component of its cluster, and the error is that of the shares returned.
+    With one cluster this is OPT_kron.  Every group is answered by the component of its cluster.
+
     Source: HDMM, definitions 18 and 19.
     """
     problems = [builder.build(c) for c in clusters]
-    return _assembled(builder, problems, solver, operator)
+    return _assemble(builder, problems, solver, operator)
 
 
-def _assembled(
+def _assemble(
     builder: GramBuilder, problems: Sequence[ProductGrams], solver: KroneckerSolver, operator: str
 ) -> HDMMStrategy:
     solved = [solver.solve(p) for p in problems]
     shares, error = budget_shares([s.squared_error for s in solved], solver.noise)
     components = tuple(
-        product_component(builder.workload, problem, found, share)
-        for problem, found, share in zip(problems, solved, shares.tolist(), strict=True)
+        product_component(builder.workload, problem, strategy, share)
+        for problem, strategy, share in zip(problems, solved, shares.tolist(), strict=True)
     )
     return HDMMStrategy(
         noise=solver.noise,
         operator=operator,
         components=components,
-        squared_error=error * VARIANCE[solver.noise],
+        squared_error=error * UNIT_VARIANCE[solver.noise],
     )
 
 
 def merged(
-    builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, tries: int = TRIES
+    builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, tries: int = MAX_MERGE_TRIALS
 ) -> list[tuple[int, ...]]:
-    """Return clusters merged in pairs wherever that lowers the squared error.
+    """Merge pairs of clusters while that lowers the squared error.
 
-    Pairs whose union has few cells beside the larger of the two come first; after ``tries`` solves the search ends.
+    Pairs are tried in the order of the cells of their union relative to the larger cluster, with at
+    most ``tries`` solves.
     """
     present = [tuple(sorted(c)) for c in clusters]
-    own = {c: solver.solve(builder.build(c)).squared_error for c in present}
+    errors = {c: solver.solve(builder.build(c)).squared_error for c in present}
 
-    def worth(kept: Sequence[tuple[int, ...]]) -> float:
-        return budget_shares([own[c] for c in kept], solver.noise)[1]
+    def total_error(candidate: Sequence[tuple[int, ...]]) -> float:
+        return budget_shares([errors[c] for c in candidate], solver.noise)[1]
 
-    growth = partial(_growth, builder.workload)
-    # clusters that share most cells gain most, and every try is a solve
+    growth = partial(_union_cells, builder.workload)
+    # Every trial is a solve, so pairs with the largest expected gain come first.
     queue = sorted(itertools.combinations(present, 2), key=growth)
     while queue and tries > 0 and time.monotonic() < solver.deadline:
         one, other = queue.pop(0)
         both, tries = tuple(sorted(one + other)), tries - 1
-        own[both] = solver.solve(builder.build(both)).squared_error
+        errors[both] = solver.solve(builder.build(both)).squared_error
         trial = [c for c in present if c not in (one, other)] + [both]
-        # a gain that is rounding would merge back and forth
-        if worth(trial) < worth(present) * (1.0 - 1e-9):
-            left = [pair for pair in queue if one not in pair and other not in pair]
-            queue = sorted(left + [(c, both) for c in trial[:-1]], key=growth)
+        # Ignore gains that are rounding errors.
+        if total_error(trial) < total_error(present) * (1.0 - 1e-9):
+            remaining = [pair for pair in queue if one not in pair and other not in pair]
+            queue = sorted(remaining + [(c, both) for c in trial[:-1]], key=growth)
             present = trial
     return present
 
 
-def _growth(workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, int]:
-    """Return how many cells two clusters of group numbers have together, beside the larger of the two, and at all."""
+def _union_cells(workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...]]) -> tuple[float, int]:
+    """Return the cells of the union of two clusters, relative to the larger one and absolute."""
     one, other = ({a for k in cluster for a in workload.groups[k].attributes} for cluster in pair)
-    union, *alone = (math.prod(workload.schema.sizes(names)) for names in (one | other, one, other))
-    return union / max(alone), union
+    union, *separate = (math.prod(workload.schema.sizes(names)) for names in (one | other, one, other))
+    return union / max(separate), union
 
 
 def foreseen(workload: Workload, operator: str = "best") -> list[ProductGrams]:
-    """Return the distinct problems that the product strategies of a workload lead to, without solving any.
+    """Return the distinct problems of the product strategies of a workload, for forecasts.
 
-    Of merged clusters those pairs are among them that are tried first; OPT_kron has one problem.  Raises NotApplicable
-    where a unit is too large.
+    The problems of OPT_plus include the merged pairs that are tried first; OPT_kron has one
+    problem.
+
+    Raises
+    ------
+    NotApplicable
+        If a unit is too large.
     """
-    builder, found = GramBuilder(workload), dict[Any, ProductGrams]()
+    builder, problems = GramBuilder(workload), dict[Any, ProductGrams]()
 
-    def see(cluster: Sequence[int]) -> None:
+    def add(cluster: Sequence[int]) -> None:
         problem = builder.build(cluster)
-        found[problem.key] = problem
+        problems[problem.key] = problem
 
-    see(weighted_groups(workload))
+    add(weighted_groups(workload))
     if operator == "OPT_kron":
-        return list(found.values())
+        return list(problems.values())
     sets, maximal = by_sets(workload), by_maximal_sets(workload)
     for cluster in (*sets, *maximal):
-        see(cluster)
-    if 1 < len(maximal) <= MERGEABLE:
+        add(cluster)
+    if 1 < len(maximal) <= MAX_MERGE_CLUSTERS:
         pairs = itertools.combinations((tuple(sorted(c)) for c in maximal), 2)
-        for one, other in heapq.nsmallest(TRIES, pairs, key=partial(_growth, workload)):
-            see(tuple(sorted(one + other)))
-    return list(found.values())
+        for one, other in heapq.nsmallest(MAX_MERGE_TRIALS, pairs, key=partial(_union_cells, workload)):
+            add(tuple(sorted(one + other)))
+    return list(problems.values())
 
 
 def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
@@ -511,14 +537,16 @@ def _explicit(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     touched = {a for k in groups for a in builder.workload.groups[k].attributes}
     names = tuple(a for a in builder.workload.schema.names if a in touched)
     cells = math.prod(builder.workload.schema[a].size for a in names)
-    if cells > WHOLE:
-        raise NotApplicable(f"The asked attributes have {cells:,} cells together; OPT_0 takes at most {WHOLE}.")
+    if cells > MAX_EXPLICIT_CELLS:
+        raise NotApplicable(
+            f"The attributes of the workload have {cells:,} cells; OPT_0 takes at most {MAX_EXPLICIT_CELLS}."
+        )
     problem = builder.build(groups, units=(names,) if names else ())
-    found = _assembled(builder, [problem], solver, "OPT_0: one explicit strategy on all cells")
+    strategy = _assemble(builder, [problem], solver, "OPT_0: one explicit strategy on all cells")
     bound = None
     if solver.noise == "gaussian" and names:
-        bound = min(found.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0)))
-    return replace(found, bound=bound)
+        bound = min(strategy.squared_error, float(getattr(solver.solve(problem).factors[0], "bound", 0.0)))
+    return replace(strategy, bound=bound)
 
 
 def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
@@ -526,36 +554,37 @@ def _kron(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
 
 
 def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
-    found, reasons = list[HDMMStrategy](), list[NotApplicable]()
+    strategies, reasons = list[HDMMStrategy](), list[NotApplicable]()
     sets = by_sets(builder.workload)
     trials = {"a product strategy for every set of attributes": sets}
-    # small sets inside large ones: one table answers both, at the noise of the larger
+    # One table answers a set and its subsets, at the noise of the larger set.
     maximal = by_maximal_sets(builder.workload)
     if len(maximal) < len(sets):
         trials["a product strategy for every largest set of attributes"] = maximal
-    for words, clusters in trials.items():
-        if solver.deadline < time.monotonic() and found:
+    for description, clusters in trials.items():
+        if solver.deadline < time.monotonic() and strategies:
             break
         try:
-            found.append(plus_strategy(builder, clusters, solver, f"OPT_plus: {words}"))
+            strategies.append(plus_strategy(builder, clusters, solver, f"OPT_plus: {description}"))
         except NotApplicable as refusal:
             reasons.append(refusal)
-    if not found:
+    if not strategies:
         raise reasons[0]
-    best = min(found, key=lambda s: s.squared_error)
-    if 1 < len(best.components) <= MERGEABLE:
+    best = min(strategies, key=lambda s: s.squared_error)
+    if 1 < len(best.components) <= MAX_MERGE_CLUSTERS:
         try:
             fewer = merged(builder, [c.groups for c in best.components], solver)
-        except NotApplicable:  # a merged unit may be too large where the single ones are not
+        # A merged unit may exceed the limit.
+        except NotApplicable:
             return best
         if len(fewer) < len(best.components):
-            words = f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
-            return plus_strategy(builder, fewer, solver, f"OPT_plus: {words}")
+            description = f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
+            return plus_strategy(builder, fewer, solver, f"OPT_plus: {description}")
     return best
 
 
 def _marginals(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
-    found = marginal_strategy(builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed)
+    strategy = marginal_strategy(builder.workload, solver.noise, restarts=max(4, solver.restarts), seed=solver.seed)
     schema = builder.workload.schema
     components = tuple(
         Component(
@@ -564,15 +593,15 @@ def _marginals(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
             share=share,
             groups=(),
         )
-        for names, share in found.shares.items()
+        for names, share in strategy.shares.items()
     )
     return HDMMStrategy(
-        noise=found.noise,
+        noise=strategy.noise,
         operator="OPT_marginals: weighted marginals, answered together",
         components=components,
-        squared_error=found.squared_error,
-        bound=found.bound,
-        marginals=found,
+        squared_error=strategy.squared_error,
+        bound=strategy.bound,
+        marginals=strategy,
     )
 
 
@@ -596,26 +625,34 @@ def best_of(
     deadline: float = math.inf,
     tell: Tell | None = None,
 ) -> OperatorChoice:
-    """Return the best strategy of several operators: OPT_HDMM.
+    """Return the best strategy of several operators (OPT_HDMM).
+
+    The components of the strategy have total sensitivity 1.
 
     Parameters
     ----------
     noise : "gaussian" or "laplace".
-    operators : which of ``OPERATORS`` to try.
-    restarts, seed : of the searches that can end in local optima; equal seeds give equal strategies.
+    operators : names of ``OPERATORS``.
+    restarts : number of starts of searches with local optima.
+    seed : seed of the starts; equal seeds give equal strategies.
     gap : relative RMSE gap at which the search on one unit stops.
-    max_cells : most cells of a unit that is solved densely.
-    deadline : moment on the monotonic clock after which nothing is improved further.
-    tell : called with a text before every search; it may raise to cancel.
+    max_cells : largest number of cells of a unit.
+    deadline : time at which the search stops, on the clock of `time.monotonic`.
+    tell : progress callback with a text, called before every search; it may raise to cancel.
 
-    Guarantee: the components together have sensitivity 1, and ``squared_error`` is what least squares gives with them.
-    Raises: NotApplicable with every operator's reason when none applies; PlanError for an unknown noise or operator, or
-    when no query has a weight.
+    Raises
+    ------
+    NotApplicable
+        If no operator applies, with the reason of every operator.
+    PlanError
+        For an unknown noise or operator, or if no query has a weight.
+
     Source: HDMM, section 9.
 
     >>> from engine.workload import Attribute, Schema
-    >>> found = best_of(Workload(Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 9)])).add("a").add("b"))
-    >>> found.best.operator
+    >>> schema = Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 9)])
+    >>> choice = best_of(Workload(schema).add("a").add("b"))
+    >>> choice.best.operator
     'OPT_0: one explicit strategy on all cells'
     """
     if noise not in NOISES:
@@ -624,37 +661,41 @@ def best_of(
     if unknown or not operators:
         raise PlanError(f"The operators were {', '.join(map(repr, operators))}. Choose from {', '.join(OPERATORS)}.")
     if not weighted_groups(workload):
-        raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
+        raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
     builder = GramBuilder(workload, max_cells)
     solver = KroneckerSolver(noise, restarts=restarts, seed=seed, gap=gap, deadline=deadline, tell=tell)
-    found: dict[str, HDMMStrategy] = {}
+    strategies: dict[str, HDMMStrategy] = {}
     refused: dict[str, str] = {}
     for operator in operators:
         if tell is not None:
             tell(operator)
         try:
-            found[operator] = OPERATORS[operator](builder, solver)
+            strategies[operator] = OPERATORS[operator](builder, solver)
         except (NotApplicable, LimitExceeded) as refusal:
             refused[operator] = str(refusal)
-    if not found:
+    if not strategies:
         raise NotApplicable(" ".join(f"{operator}: {reason}" for operator, reason in refused.items()))
-    best = min(found.values(), key=lambda s: s.squared_error)
-    return OperatorChoice(best=best, errors={o: s.squared_error for o, s in found.items()}, refused=refused)
+    best = min(strategies.values(), key=lambda s: s.squared_error)
+    return OperatorChoice(best=best, errors={o: s.squared_error for o, s in strategies.items()}, refused=refused)
 
 
-LISTED, GROUP_SECONDS = 1_000, 2e-2  # groups up to which a forecast lists all problems; beyond, seconds a group
-PROGRESS_HALF_CALLS = 60  # calls of a search after which the progress bar is half full
+# For forecasts: number of groups up to which all problems are listed, and seconds per group for
+# larger workloads.
+MAX_LISTED_GROUPS, GROUP_SECONDS = 1_000, 2e-2
+# Number of searches after which the progress is 0.5.
+PROGRESS_HALF_CALLS = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class HDMM(ExplicitMechanism):
-    """The best strategy of all operators, with restarts.
+    """The best strategy of all operators.
 
     Options
     -------
     operator : "best", or one of OPT_0, OPT_kron, OPT_plus, OPT_marginals.
-    restarts : restarts of the searches that can end in local optima.
-    seed : of the searches; equal seeds give equal plans.  It has nothing to do with the noise of a release.
+    restarts : number of starts of searches with local optima.
+    seed : seed of the searches; equal seeds give equal plans.  It is unrelated to the noise of a
+        release.
     """
 
     name: ClassVar[str] = "hdmm"
@@ -671,20 +712,21 @@ class HDMM(ExplicitMechanism):
         for name in ("restarts", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
-                raise PlanError(f"{name} was {value!r}. Give a whole number from 0.")
+                raise PlanError(f"{name} was {value!r}. Give an integer from 0.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        found = super().forecast(workload, limits)
+        base = super().forecast(workload, limits)
         sizes = workload.schema.sizes(asked_attributes(workload))
-        # the bound of all mechanisms takes an eigenvalue problem of every size
+        # The bound on all mechanisms takes one eigenvalue problem per domain size.
         seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in set(sizes))
-        seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= WHOLE else 0.0
-        if len(workload.groups) > LISTED:
-            return replace(found, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text)
-        with contextlib.suppress(NotApplicable):  # the plan then says why, or OPT_marginals remains
+        seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
+        if len(workload.groups) > MAX_LISTED_GROUPS:
+            return replace(base, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text)
+        # Without product strategies OPT_marginals remains, or `plan` raises the reason.
+        with contextlib.suppress(NotApplicable):
             problems = foreseen(workload, self.operator)
             seconds += math.fsum(search_seconds(problem, self.restarts) for problem in problems)
-        return replace(found, seconds=seconds, text=self._text)
+        return replace(base, seconds=seconds, text=self._text)
 
     @property
     def _text(self) -> str:
@@ -693,11 +735,11 @@ class HDMM(ExplicitMechanism):
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         if not found:
             found = self._search(workload, law, limits).arrays(workload.schema)
-        made = Design.from_arrays(found, workload, law)
+        design = Design.from_arrays(found, workload, law)
         return replace(
-            made,
-            components=made.components if made.whole_tables else _all_answered(workload, made.components),
-            statement=f"The strategy was found by {list(OPERATORS)[made.origin]}.",
+            design,
+            components=design.components if design.whole_tables else _assign_unweighted(workload, design.components),
+            statement=f"The strategy is the result of {list(OPERATORS)[design.origin]}.",
         )
 
     def _search(self, workload: Workload, law: str, limits: Limits) -> Design:
@@ -716,13 +758,13 @@ class HDMM(ExplicitMechanism):
         return Design(components=best.components, whole_tables=best.joint, origin=origin)
 
 
-def _all_answered(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:
-    """Give groups that no component was made for, those without weight, to the first that has their attributes."""
+def _assign_unweighted(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:
+    """Assign groups without a component, those of weight 0, to the first that covers them."""
     answered = {g for c in components for g in c.groups}
-    more: dict[int, list[int]] = {}
+    extra_groups: dict[int, list[int]] = {}
     for number, group in enumerate(workload.groups):
         if number not in answered:
-            able = (k for k, c in enumerate(components) if set(group.attributes) <= set(c.attributes))
-            if (first := next(able, None)) is not None:
-                more.setdefault(first, []).append(number)
-    return tuple(replace(c, groups=(*c.groups, *more.get(k, []))) for k, c in enumerate(components))
+            covering = (k for k, c in enumerate(components) if set(group.attributes) <= set(c.attributes))
+            if (first := next(covering, None)) is not None:
+                extra_groups.setdefault(first, []).append(number)
+    return tuple(replace(c, groups=(*c.groups, *extra_groups.get(k, []))) for k, c in enumerate(components))
