@@ -1,10 +1,8 @@
 """Baselines: identity, Gaussian, Laplace, DataCube and the dense optimum.
 
-The simplest mechanisms: noise on every cell, or on every query.
-
-The best of all matrix mechanisms, on domains that can be held whole.
-
-Mechanisms that choose marginal tables to measure whole.
+`Identity` adds noise to every cell, `GaussianQueries` and `LaplaceQueries` to every query,
+`DataCube` to a few marginal tables.  `Optimum` is the optimal matrix mechanism for domains that fit
+into one dense matrix.
 """
 
 from __future__ import annotations
@@ -36,16 +34,17 @@ from engine.residuals import Axes, Options, Space, Strategy
 from engine.residuals.strategy import dearest_cell
 from engine.workload import Part, Workload, subsets
 
-MOST_ENTRIES = 4_000_000  # of the rows of one part
+# Largest number of matrix entries in the rows of one part.
+MAX_PART_ENTRIES = 4_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Identity(ExplicitMechanism):
-    """Equal noise on every cell of the table of all attributes that are asked about."""
+    """Equal noise on every cell of the table of all attributes of the workload."""
 
     name: ClassVar[str] = "identity"
     title: ClassVar[str] = "Identity"
-    meaning: ClassVar[str] = "Noise on every cell of the whole table; sums of many cells become very noisy."
+    meaning: ClassVar[str] = "Noise on every cell of the full table; sums of many cells become very noisy."
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         attributes = asked_attributes(workload)
@@ -55,17 +54,20 @@ class Identity(ExplicitMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianQueries(ExplicitMechanism):
-    """Equal noise on every query, whatever its weight; each group is answered by least squares among its own.
+    """Equal Gaussian noise on every query, with least squares within each group.
+
+    Weights of queries are ignored.
 
     Options
     -------
-    charge : "cell", what a record costs in the dearest cell of all; "groups", the sum of what it costs in the dearest
-        cell of every group, which is no less.  Plan files that do not say are of the second kind.
+    charge : "cell" charges the joint sensitivity of all groups, "groups" the sum of the
+        sensitivities of the groups, which is at least as large.  Plan files without this option
+        have "groups".
     """
 
     name: ClassVar[str] = "gaussian"
     title: ClassVar[str] = "Gaussian mechanism"
-    meaning: ClassVar[str] = "Gaussian noise on every query that is asked, then least squares within each group."
+    meaning: ClassVar[str] = "Gaussian noise on every query, then least squares within each group."
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
     unsaid: ClassVar[Mapping[str, Any]] = {"charge": "groups"}
 
@@ -81,10 +83,10 @@ class GaussianQueries(ExplicitMechanism):
             order = group.ranks(workload.schema)
             factors, sensitivity = [], 1.0
             for part in group.parts:
-                if part.count * math.prod(part.sizes) > MOST_ENTRIES:
+                if part.count * math.prod(part.sizes) > MAX_PART_ENTRIES:
                     raise NotApplicable(
-                        f"The {part.count:,} queries of a group on {math.prod(part.sizes):,} cells are too many to be "
-                        "measured one by one. Use 'querysmasher', or coarser attributes."
+                        f"A group has {part.count:,} queries on {math.prod(part.sizes):,} cells, too many to measure "
+                        "each of them. Use 'querysmasher', or coarser attributes."
                     )
                 strategy, norm = _rows(part, law)
                 factors.append((tuple(order.index(a) for a in part.axes), strategy))
@@ -92,7 +94,8 @@ class GaussianQueries(ExplicitMechanism):
             attributes = group.named(order)
             components.append((attributes, tuple(factors), number))
             sensitivities.append(sensitivity)
-        most = max(sensitivities)  # queries that count no cell need no noise; a sliver keeps theirs finite
+        # Groups of zero rows need no noise; a tiny share keeps their noise scale finite.
+        most = max(sensitivities)
         shares = [max(s, 1e-6 * most) if law == "laplace" else max(s, 1e-6 * most) ** 2 for s in sensitivities]
         total, joint = math.fsum(shares), self.charge == "cell"
         if joint:
@@ -108,32 +111,33 @@ class GaussianQueries(ExplicitMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class LaplaceQueries(GaussianQueries):
-    """The same with Laplace noise, for a budget of pure epsilon."""
+    """Equal Laplace noise on every query, for a budget of pure epsilon."""
 
     name: ClassVar[str] = "laplace"
     title: ClassVar[str] = "Laplace mechanism"
-    meaning: ClassVar[str] = "Laplace noise on every query that is asked, then least squares within each group."
+    meaning: ClassVar[str] = "Laplace noise on every query, then least squares within each group."
     laws: ClassVar[tuple[str, ...]] = ("laplace",)
 
 
 @lru_cache(maxsize=64)
 def _rows(part: Part, law: str) -> tuple[Strategy, float]:
-    """Return the rows of a part scaled to column norm 1, and their norm before."""
+    """Return the rows of a part scaled to column norm 1, and their original norm."""
     rows = part.family.rows(part.sizes)
     norm = float(abs(rows).sum(axis=0).max() if law == "laplace" else (rows**2).sum(axis=0).max() ** 0.5)
     return explicit_strategy(rows, part.sizes, law), norm
 
 
-FLOPS = 1e10  # floating point operations a second in large eigenvalue problems, for forecasts only
+# For forecasts: floating point operations per second in large eigenvalue problems.
+FLOPS_PER_S = 1e10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum(ExplicitMechanism):
-    """The optimal strategy on all cells at once, certified.
+    """The optimal strategy on the full domain, with a certificate.
 
     Options
     -------
-    gap : relative RMSE gap at which the search may stop.
+    gap : relative RMSE gap at which the search stops.
     """
 
     name: ClassVar[str] = "optimum"
@@ -151,7 +155,7 @@ class Optimum(ExplicitMechanism):
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         cells = check_dense(workload, asked_attributes(workload), "The global optimum")
         text = f"one problem on {cells:,} cells"
-        return Forecast(seconds=0.1 + 60 * 5.0 * cells**3 / FLOPS, memory=120e6 + 100.0 * cells**2, text=text)
+        return Forecast(seconds=0.1 + 60 * 5.0 * cells**3 / FLOPS_PER_S, memory=120e6 + 100.0 * cells**2, text=text)
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         attributes = asked_attributes(workload)
@@ -176,7 +180,7 @@ class Optimum(ExplicitMechanism):
             strategy = explicit_strategy(solution.strategy.rows, sizes)
         factors = ((tuple(range(len(sizes))), strategy),) if sizes else ()
         design = one_component(workload, attributes, factors)
-        statement = "" if solution.gap <= 1.01 * self.gap else "The search stopped before the gap that was asked for."
+        statement = "" if solution.gap <= 1.01 * self.gap else "The search stopped before it reached the required gap."
         return Design(components=design.components, statement=statement, bound=solution.bound, matrices=(mass,))
 
 
@@ -188,11 +192,11 @@ def marginal_component(workload: Workload, attributes: Space, share: float, grou
 
 @dataclass(frozen=True, kw_only=True)
 class DataCube(ExplicitMechanism):
-    """Marginals chosen greedily so that every asked one is a sum of few cells of a measured one."""
+    """A greedy choice of marginals from which all marginals of the workload are summed."""
 
     name: ClassVar[str] = "datacube"
     title: ClassVar[str] = "DataCube"
-    meaning: ClassVar[str] = "Measures a few large marginals from which all asked ones are summed; marginals only."
+    meaning: ClassVar[str] = "Measures a few large marginals and sums all others from them; marginals only."
 
     def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
         attributes = asked_attributes(workload)
@@ -200,10 +204,10 @@ class DataCube(ExplicitMechanism):
             for part in group.parts:
                 if part.family.name not in ("marginal", "total"):
                     raise NotApplicable(
-                        f"DataCube measures marginals, but a group asks '{part.family.name}' queries on "
-                        f"{' x '.join(group.attributes)}. Use 'querysmasher', or ask marginals only."
+                        f"DataCube answers marginals only, but a group has '{part.family.name}' queries on "
+                        f"{' x '.join(group.attributes)}. Use 'querysmasher', or marginals only."
                     )
-        asked = [
+        marginals = [
             tuple(
                 sorted(
                     attributes.index(group.attributes[a])
@@ -215,7 +219,7 @@ class DataCube(ExplicitMechanism):
             for group in workload.groups
         ]
         noise: NoiseLaw = "laplace" if law == "laplace" else "gaussian"
-        chosen = data_cube(workload.schema.sizes(attributes), asked, noise)
+        chosen = data_cube(workload.schema.sizes(attributes), marginals, noise)
         tables = [tuple(attributes[a] for a in axes) for axes in chosen]
         return Design(
             components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables), whole_tables=True
@@ -225,11 +229,12 @@ class DataCube(ExplicitMechanism):
 def data_cube(
     sizes: Sequence[int], asked: Sequence[Axes], noise: NoiseLaw = "laplace", *, limit: int | None = None
 ) -> tuple[Axes, ...]:
-    """Return the marginals to measure, all with the same noise, for a workload of marginals.
+    """Return the marginals to measure, with equal noise, for a workload of marginals.
 
-    A measured marginal covers every asked one that it holds and that sums at most ``limit`` of its cells; covers are
-    chosen greedily, most new ones first.  With no limit given, every limit is tried and the set of the smallest error
-    by least squares is kept.  The published numbers have the number of asked marginals as the limit.
+    A measured marginal covers every marginal of the workload on a subset of its attributes whose
+    cells sum at most ``limit`` of its cells.  Marginals are chosen greedily by the number of newly
+    covered marginals.  Without a limit, every limit is tried and the result with the smallest least
+    squares error is returned.  The published numbers have the size of the workload as the limit.
 
     Source: Ding and others (2011), BMAX by set cover, with candidates from the workload.
 
@@ -238,7 +243,10 @@ def data_cube(
     """
     wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in asked))
     if not wanted or any(not 0 <= i < len(sizes) for axes in wanted for i in axes):
-        raise WorkloadError(f"A workload of {len(wanted)} marginals on {len(sizes)} axes was given. Give axes from 0.")
+        raise WorkloadError(
+            f"There are {len(wanted)} marginals on {len(sizes)} axes. "
+            "Give at least one marginal, with axes numbered from 0."
+        )
     sums = np.array(
         [
             [
@@ -249,26 +257,27 @@ def data_cube(
         ]
     )
     limits = np.unique(sums[np.isfinite(sums)]) if limit is None else np.array([max(limit, 1)])
-    # every limit costs a cover and an error; neighbours among many limits give the same cover
+    # Each limit takes a set cover and an error; neighbouring limits often have the same cover.
     if len(limits) > 24:
         limits = np.unique(limits[np.linspace(0, len(limits) - 1, 24).astype(int)])
     best: tuple[float, tuple[Axes, ...]] = (math.inf, ())
     for bound in limits:
-        covers, left, chosen = sums <= bound, np.ones(len(wanted), dtype=bool), []
-        while left.any():
-            # greedy set cover: within a factor of log n of the smallest one
-            most = int(np.argmax(covers[:, left].sum(axis=1)))
+        covers, uncovered, chosen = sums <= bound, np.ones(len(wanted), dtype=bool), []
+        while uncovered.any():
+            # Greedy set cover: within a factor of log n of the smallest cover.
+            most = int(np.argmax(covers[:, uncovered].sum(axis=1)))
             chosen.append(wanted[most])
-            left &= ~covers[most]
+            uncovered &= ~covers[most]
         best = min(best, (marginals_error(sizes, wanted, chosen, noise), tuple(chosen)))
     return best[1]
 
 
 def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw) -> float:
-    """Return the error of asked marginals by least squares on measured ones, each at weight 1, in counts^2.
+    """Return the least squares error of marginals from measured marginals, in counts^2.
 
-    Residual spaces are eigenspaces of both: sum over B of dim(B) g_B / l_B, where g_B and l_B sum, over the asked and
-    the measured sets that hold B, the number of cells outside the set.
+    All marginals have weight 1.  Residual spaces are eigenspaces of the workload and the strategy,
+    so the error is the sum over B of dim(B) g_B / l_B, where g_B and l_B sum the number of cells
+    outside the set over the sets of the workload and the measured sets that contain B.
 
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
@@ -278,16 +287,17 @@ def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Seque
     def eigenvalues(sets: Sequence[Axes]) -> Array:
         inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=float).reshape(len(sets), -1)
         spanned = np.array([[i in B for i in range(len(sizes))] for B in spaces], dtype=float).reshape(len(spaces), -1)
-        # products of sizes as sums of logarithms, one matrix product for all sets
+        # Products of sizes as sums of logarithms, in one matrix product for all sets.
         outside = np.exp((1.0 - inside) @ np.log(np.asarray(sizes, dtype=float)))
         held = spanned @ (1.0 - inside).T == 0.0
         out: Array = held @ outside
         return out
 
     measured_values, dimensions = eigenvalues(measured), [math.prod(sizes[i] - 1 for i in B) for B in spaces]
-    # a space that no measured table holds cannot be answered at all
+    # A residual space outside all measured tables cannot be answered.
     if not measured_values.all():
         return math.inf
     total = float(np.sum(np.array(dimensions, dtype=float) * eigenvalues(asked) / measured_values))
-    # k tables at budget 1: epsilons add up and are squared in a variance, costs in zCDP add up
+    # k tables at budget 1: each has epsilon 1/k and variance k^2 (Laplace), or pcost 1/k and
+    # variance k.
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

@@ -15,19 +15,27 @@ from engine.residuals import Space, Split
 STOPPED = {
     "memory": " The memory limit left some queries or spaces out of the search for a split.",
     "time": " The time limit ended the search for a split.",
-    "work": " Pairs that would take long were left out of the search for a split; a long time limit lets them in.",
+    "work": " Pairs that would take long were left out of the search for a split; a longer time limit includes them.",
 }
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Made:
-    """What a search made for one split: its error at privacy cost 1, and what its blocks have of it.
+    """Candidate plan for one split.
 
-    ``values`` are the weighted squared errors of the blocks, in counts^2, and the sum over blocks of their roots is the
-    error where every block is charged for its own cells.  For objectives that are no weighted sum ``values`` is empty,
-    and the error is the objective.  ``joint`` is the share of that cost that the costliest cell of all blocks takes;
-    ``error`` is the one at what the plan is charged.  The plan is put together when it
-    is asked for, as of several that were made one is taken; that raises Unanswered where light queries are lost.
+    The plan is assembled on first access, because only one of several candidates is used.  Assembly
+    raises `Unanswered` if light queries are lost in rounding.
+
+    Attributes
+    ----------
+    split : split of queries into residual spaces.
+    error : root of the weighted sum of variances at privacy cost 1; for other objectives the
+        objective itself.
+    values : weighted squared error of every block, in counts^2; the sum of their roots is the error
+        with separate sensitivities.  Empty for objectives other than the weighted sum.
+    assemble : function that builds the plan.
+    joint : joint privacy cost of all blocks over the sum of their separate costs; ``error`` includes
+        it.
     """
 
     split: Split
@@ -38,16 +46,16 @@ class Made:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan."""
+        """The assembled plan."""
         return self.assemble()
 
     def sums(self) -> Array:
-        """Return the sum of variances of every group at privacy cost 1, in counts^2. Shape (groups,)."""
+        """Return the variance sum of every group in counts^2 at privacy cost 1, shape (groups,)."""
         return np.array(self.plan.totals) * self.plan.budget.row_pcost
 
 
 def noted(plan: Plan, limits: frozenset[str]) -> Plan:
-    """Return the plan with a note of the limits that kept the search for its split from going on."""
-    words = "".join(text for limit, text in STOPPED.items() if limit in limits)
-    told = replace(plan.split, stopped=limits)
-    return replace(plan, split=told, statement=plan.statement + words) if limits else plan
+    """Add to the plan the limits that stopped the search for its split."""
+    note = "".join(text for limit, text in STOPPED.items() if limit in limits)
+    split = replace(plan.split, stopped=limits)
+    return replace(plan, split=split, statement=plan.statement + note) if limits else plan

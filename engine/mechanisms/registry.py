@@ -1,8 +1,8 @@
-"""Registry of mechanisms, default options and planning.
+"""Registry of mechanisms, planning and default options.
 
-The mechanisms that the project knows, and the two functions that make plans with them.
-
-What a plan is made with where nobody said: tuned centers, where the forecast says that they take little longer.
+`MECHANISMS` lists all mechanisms.  `plan` makes a plan, `forecast` predicts its cost, and
+`load_plan` rebuilds a plan from a file.  `usual_options` adds default options: tuned centers if the
+predicted additional planning time is small.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LIMITS = tuple(f.name for f in fields(Limits))
 
 
 def mechanism_class(name: str) -> type[Mechanism]:
-    """Return the mechanism of this name; raise PlanError when there is none."""
+    """Return the mechanism class of a name; raise PlanError for an unknown name."""
     by_name = {m.name: m for m in MECHANISMS}
     if not isinstance(name, str) or name not in by_name:
         near = near_matches(name, by_name)
@@ -57,28 +57,28 @@ def mechanism_class(name: str) -> type[Mechanism]:
     return by_name[name]
 
 
-def _recorded(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
-    """Return the mechanism that made a plan, by the options that the plan holds."""
+def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Mechanism:
+    """Return the mechanism of a plan, configured by the options in the plan."""
     return _configured(name, {**mechanism_class(name).unsaid, **options, "max_records": max_records})
 
 
 def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
-    """Return a mechanism with its options, and what planning may take; raise PlanError for what is mistyped."""
-    asked = {k: v for k, v in options.items() if k in LIMITS}
-    limits = Limits(**asked | {"progress": listener(asked.get("progress"))})
+    """Return the configured mechanism and limits; raise PlanError for invalid options."""
+    limit_options = {k: v for k, v in options.items() if k in LIMITS}
+    limits = Limits(**limit_options | {"progress": listener(limit_options.get("progress"))})
     return _configured(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
 
 
 def _configured(name: str, options: dict[str, Any]) -> Mechanism:
     cls = mechanism_class(name)
-    known = [*(f.name for f in fields(cls)), *LIMITS]
-    if unknown := [k for k in options if k not in known]:
-        near = near_matches(unknown[0], known)
-        raise PlanError(f"The mechanism '{name}' has no option {unknown[0]}{near}. Its options are {', '.join(known)}.")
+    names = [*(f.name for f in fields(cls)), *LIMITS]
+    if unknown := [k for k in options if k not in names]:
+        near = near_matches(unknown[0], names)
+        raise PlanError(f"The mechanism '{name}' has no option {unknown[0]}{near}. Its options are {', '.join(names)}.")
     try:
         return cls(**options)
     except TypeError as error:
-        raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong kind: {error}.") from None
+        raise PlanError(f"An option of the mechanism '{name}' has a value of the wrong type: {error}.") from None
 
 
 def plan(
@@ -95,27 +95,32 @@ def plan(
     Parameters
     ----------
     mechanism : name of a mechanism in ``MECHANISMS``.
-    aim : "answers", the weights of the groups as they are; "published", weights that make published tables most exact,
-        which the workload of the plan then has.
-    reference : for that aim, tables like those to come which anybody may know: `Published` tables of an earlier
-        release, public records or simulated ones.  Never the records that are to be protected: a plan is public.
-    options : the mechanism's own, and ``objective``, ``max_records``, ``time_limit`` (seconds), ``memory_limit``
-        (bytes), ``progress``, a function of (fraction, text) that may return False to cancel, or True for a bar,
-        ``workers``, the number of processes (1 for none), and ``cache``, whether to use and keep what searches find;
-        see `PlanOptions`.
+    aim : "answers" uses the weights of the groups; "published" replaces them by weights that
+        minimise the error of published tables, and the workload of the plan has these weights.
+    reference : for the aim "published", public tables similar to the expected ones: `Published`
+        tables of an earlier release, public records or simulated records.  Never use the protected
+        records, because a plan is public.
+    options : options of the mechanism, and ``objective``, ``max_records``, ``time_limit``
+        (seconds), ``memory_limit`` (bytes), ``progress`` (a function of (fraction, text) that may
+        return False to cancel, or True for a progress bar), ``workers`` (number of processes, 1 for
+        none) and ``cache`` (whether to read and write the cache of solutions); see `PlanOptions`.
 
-    Guarantee: the privacy cost of the plan, recomputed from the matrices and noise scales that it will release, is at
-    most ``budget.pcost``.
+    Notes
+    -----
+    The privacy cost of the plan, recomputed from the matrices and noise scales of the release, is
+    at most ``budget.pcost``.
 
     Raises
     ------
-    PlanError : an unknown mechanism or option, or a workload without weighted queries.
-    NotApplicable, LimitExceeded, Cancelled : see `engine.errors`.
+    PlanError
+        For an unknown mechanism or option, or a workload without weighted queries.
+    NotApplicable, LimitExceeded, Cancelled
+        See `engine.errors`.
 
     >>> from engine.workload import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 10), Attribute.of_size("hours", 10)])
-    >>> made = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0))
-    >>> round(made.rmse, 3)
+    >>> result = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0))
+    >>> round(result.rmse, 3)
     2.612
     """
     configured, limits = checked_options(mechanism, options)
@@ -123,18 +128,20 @@ def plan(
     if isinstance(workload, Workload):
         configured.check_facts(workload)
     if aim == AIMS[0] and reference is not None:
-        raise PlanError('A reference is for the aim "published" alone. Leave it out, or say that aim.')
+        raise PlanError('A reference is for the aim "published" alone. Leave it out, or choose that aim.')
     if aim != AIMS[0]:
-        # upwards: the weights are found by simulated releases; see the layers in pyproject.toml
+        # The weights come from simulated releases, in a package above this one; see the import
+        # layers in pyproject.toml.
         from engine.postprocess.publication_weights import weighed_for_publishing
 
         workload = weighed_for_publishing(workload, budget, reference, mechanism, **options)
-    with threads_for(1):  # many small products, except where the matrices are known to be large
+    # Most matrix products are small; code with large matrices sets its own number of threads.
+    with threads_for(1):
         return configured.plan(workload, budget, limits)
 
 
 def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Forecast:
-    """Return what `plan` with the same arguments would take in time and memory, without planning."""
+    """Predict the time and memory of `plan` with the same arguments, without planning."""
     instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
     configured, limits = checked_options(mechanism, options)
     configured.check_facts(workload)
@@ -142,51 +149,59 @@ def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unp
 
 
 def at_budget(made: Plan, budget: Budget) -> Plan:
-    """Return the plan that the same request makes at another budget of the same kind, without searching again.
+    """Return a plan for another budget of the same kind, without another search.
 
-    Guarantee: blocks, noise and grids are those of ``plan(made.workload, budget, made.mechanism, **made.options)``.
+    Blocks, noise and grids equal those of
+    ``plan(made.workload, budget, made.mechanism, **made.options)``.
 
     Raises
     ------
-    PlanError : the plan comes from none of ``MECHANISMS``, or the budget is beyond what its noise can be rounded to.
-    NotApplicable : the mechanism has no noise that keeps this kind of budget.
+    PlanError
+        If the mechanism is not in ``MECHANISMS``, or the noise for the budget cannot be rounded to
+        a grid.
+    NotApplicable
+        If the mechanism has no noise distribution for this kind of budget.
 
     >>> from engine.workload import Attribute, Schema
-    >>> made = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
-    >>> round(at_budget(made, Budget(pcost=4.0)).rmse, 6)
+    >>> first = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
+    >>> round(at_budget(first, Budget(pcost=4.0)).rmse, 6)
     0.5
     """
-    return _recorded(made.mechanism, made.options, made.max_records).at_budget(made, budget)
+    return _mechanism_of(made.mechanism, made.options, made.max_records).at_budget(made, budget)
 
 
 def load_plan(text: str | bytes, *, untrusted: bool = False) -> Plan:
-    """Return the plan that `Plan.to_json` wrote, rebuilt from its solver weights and checked against its promises.
+    """Load a plan from the text of `Plan.to_json`.
+
+    The plan is rebuilt from its solver weights and compared with the values in the file.
 
     Parameters
     ----------
-    untrusted : the text is from somebody else: refuse it where it is packed to need far more memory than its size.
+    untrusted : whether to reject compressed texts that expand to much more memory than their size.
 
     Raises
     ------
-    PlanError : the text is no plan, is damaged, or promises what its matrices do not hold.
+    PlanError
+        If the text is not a plan, is damaged, or contradicts the rebuilt plan.
     """
     try:
-        return _loaded(text, untrusted)
+        return _load(text, untrusted)
     except EngineError:
         raise
-    except Exception:  # whatever values a file has where others are expected
+    # A damaged file may contain values of any type.
+    except Exception:
         raise PlanError("The plan file is damaged. Export it again.") from None
 
 
-def _loaded(text: str | bytes, untrusted: bool) -> Plan:
+def _load(text: str | bytes, untrusted: bool) -> Plan:
     data, solved = parse_plan(text, untrusted=untrusted)
     if not isinstance(data["options"], dict):
         raise PlanError("The options in the plan file are damaged. Export it again.")
-    configured = _recorded(data["mechanism"], data["options"], data["max_records"])
+    configured = _mechanism_of(data["mechanism"], data["options"], data["max_records"])
     workload, budget = Workload.from_dict(data["workload"]), Budget.from_dict(data["budget"])
     for name, pi in solved.split.centers.items():
         if len(pi) != workload.schema[name].size or abs(pi.sum() - 1.0) > 1e-9:
-            raise PlanError(f"The center of '{name}' in the plan file is no vector with sum 1 on its cells.")
+            raise PlanError(f"The center of '{name}' in the plan file is not a vector on its cells with sum 1.")
     configured.check_facts(workload)
     try:
         with threads_for(1):
@@ -199,27 +214,27 @@ def _loaded(text: str | bytes, untrusted: bool) -> Plan:
 
 
 def label_of(name: str, options: Mapping[str, Any]) -> str:
-    """Return the word for a mechanism with options, as in the column ``mechanism``; what `plan` takes anyway is unsaid.
+    """Label of a mechanism with options, as in the column ``mechanism``.
 
-    Guarantee: what is planned differently has different words.
+    Default options are omitted; different plans have different labels.
 
     >>> label_of("querysmasher", {"objective": "sum", "centers": "tuned"}), label_of("wff", {"embedding": "cells"})
     ('querysmasher (centers=tuned)', 'wff')
     """
-    unsaid = {f.name: getattr(m(), f.name) for m in MECHANISMS if m.name == name for f in fields(m)}
-    words = ", ".join(f"{k}={v}" for k, v in options.items() if k not in unsaid or not _same(v, unsaid[k]))
-    return f"{name} ({words})" if words else name
+    defaults = {f.name: getattr(m(), f.name) for m in MECHANISMS if m.name == name for f in fields(m)}
+    text = ", ".join(f"{k}={v}" for k, v in options.items() if k not in defaults or not _is_equal(v, defaults[k]))
+    return f"{name} ({text})" if text else name
 
 
-def _same(value: Any, other: Any) -> bool:
-    """Return whether an option has the other value; arrays, and True for 1, are none that a plan takes anyway."""
+def _is_equal(value: Any, other: Any) -> bool:
+    """Return whether two option values are equal; arrays are never equal, nor are True and 1."""
     if isinstance(value, bool) != isinstance(other, bool):
         return False
     return isinstance(value, (str, bool, int, float, Mapping, type(None))) and bool(value == other)
 
 
 def title_of(label: str) -> str:
-    """Return a label of a comparison in words for people: words speak for themselves, numbers need their option.
+    """Return the display title of a label; values that are words omit the option name.
 
     >>> title_of("querysmasher (centers=tuned, gap=0.01)"), title_of("identity"), title_of("nonsense")
     ('QuerySmasher, tuned, gap 0.01', 'Identity', 'nonsense')
@@ -236,21 +251,24 @@ def variants() -> dict[str, tuple[str, Mapping[str, Any]]]:
     return {label_of(m.name, options): (m.name, options) for m in MECHANISMS for options in m.variants}
 
 
-SOON = 1.0  # seconds of forecast up to which nobody minds that tuning takes longer
-TIMES = 3.0  # times what uniform centers take, up to which tuning is worth it unasked
-OPEN = "centers"  # the option that is filled in
-PAPER = "uniform centers, as in the paper"
+# Predicted time in seconds up to which centers are tuned by default.
+TUNING_TIME_LIMIT_S = 1.0
+# Ratio to the predicted time with uniform centers up to which centers are tuned by default.
+TUNING_TIME_RATIO = 3.0
+# The option with a default that depends on the workload.
+CENTERS_OPTION = "centers"
+UNIFORM_REASON = "uniform centers, as in the paper"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Usual:
-    """Options with what nobody said filled in.
+    """Options with defaults.
 
     Attributes
     ----------
-    options : keyword arguments of `plan`, besides the mechanism.
-    reason : which centers were taken and why, in words; empty where there was nothing to fill in.
-    expected : the forecast for these options, where it was needed to fill them in.
+    options : keyword arguments of `plan`, except the mechanism.
+    reason : the chosen centers and the reason; empty without a choice.
+    expected : the forecast for these options, if the choice required it.
     """
 
     options: Mapping[str, Any]
@@ -259,54 +277,67 @@ class Usual:
 
 
 def usual_options(workload: Workload, mechanism: str, options: Mapping[str, Any]) -> Usual:
-    """Fill in what the options of a mechanism leave open, as the app and the command line do.
+    """Add the default centers to the options of a mechanism, as the app and the command line do.
 
-    `plan` itself takes uniform centers, as in the paper.  Here centers are tuned where the forecast says that planning
-    takes at most a second, or at most three times what it takes with uniform ones, and where groups are to be kept.
-    Other objectives and solvers stay with uniform centers.
+    `plan` has uniform centers by default, as in the paper.  This function chooses tuned centers if
+    the predicted planning time is at most one second, or at most three times that with uniform
+    centers, and if accuracy constraints of groups require them.  Other objectives and solvers have
+    uniform centers.
 
     Raises
     ------
-    PlanError : an unknown mechanism or option.
+    PlanError
+        For an unknown mechanism or option.
 
     >>> from engine.workload import Attribute, Schema
-    >>> asked = Workload(Schema([Attribute.of_size("age", 20)])).add("age", "prefix")
-    >>> usual_options(asked, "querysmasher", {}).options
+    >>> workload = Workload(Schema([Attribute.of_size("age", 20)])).add("age", "prefix")
+    >>> usual_options(workload, "querysmasher", {}).options
     {'centers': 'tuned'}
-    >>> print(usual_options(asked, "querysmasher", {"objective": "max"}).reason)
-    uniform centers, as in the paper: they are tuned unasked for the sum of all errors alone
+    >>> print(usual_options(workload, "querysmasher", {"objective": "max"}).reason)
+    uniform centers, as in the paper: they are tuned by default only for the sum of all errors
     """
     options = implied_options(options)
-    if OPEN in options or OPEN not in mechanism_class(mechanism).__dataclass_fields__:
+    if CENTERS_OPTION in options or CENTERS_OPTION not in mechanism_class(mechanism).__dataclass_fields__:
         return Usual(options=options)
     configured, limits = checked_options(mechanism, options)
-    uniform, tuned = (options | {OPEN: centers} for centers in ("uniform", "tuned"))
+    uniform, tuned = (options | {CENTERS_OPTION: centers} for centers in ("uniform", "tuned"))
     if configured.objective != "sum" or options.get("solver", "optimal") != "optimal":
-        return Usual(options=uniform, reason=f"{PAPER}: they are tuned unasked for the sum of all errors alone")
+        return Usual(
+            options=uniform, reason=f"{UNIFORM_REASON}: they are tuned by default only for the sum of all errors"
+        )
     try:
-        takes = forecast(workload, mechanism, **tuned)
-        before = takes if takes.seconds <= SOON else forecast(workload, mechanism, **uniform)
-    except EngineError:  # planning says it in full
+        tuned_forecast = forecast(workload, mechanism, **tuned)
+        uniform_forecast = (
+            tuned_forecast
+            if tuned_forecast.seconds <= TUNING_TIME_LIMIT_S
+            else forecast(workload, mechanism, **uniform)
+        )
+    # `plan` raises the same error with its full message.
+    except EngineError:
         return Usual(options=uniform)
-    if takes.memory > limits.memory_limit:
-        words = f"tuning them may take {amount(takes.memory / 1e9)} GB of memory"
-        return Usual(options=uniform, reason=f"{PAPER}: {words}")
-    if takes.seconds <= SOON:
-        return Usual(options=tuned, reason=f"tuned centers: planning takes about {_words(takes)}", expected=takes)
-    words = f"takes about {_words(takes)} in place of {_words(before)}"
-    if takes.seconds <= TIMES * before.seconds:
-        return Usual(options=tuned, reason=f"tuned centers: planning {words}", expected=takes)
-    return Usual(options=uniform, reason=f"{PAPER}: tuning them {words}", expected=before)
+    if tuned_forecast.memory > limits.memory_limit:
+        text = f"tuning them may take {amount(tuned_forecast.memory / 1e9)} GB of memory"
+        return Usual(options=uniform, reason=f"{UNIFORM_REASON}: {text}")
+    if tuned_forecast.seconds <= TUNING_TIME_LIMIT_S:
+        return Usual(
+            options=tuned,
+            reason=f"tuned centers: planning takes about {_duration(tuned_forecast)}",
+            expected=tuned_forecast,
+        )
+    text = f"takes about {_duration(tuned_forecast)} in place of {_duration(uniform_forecast)}"
+    if tuned_forecast.seconds <= TUNING_TIME_RATIO * uniform_forecast.seconds:
+        return Usual(options=tuned, reason=f"tuned centers: planning {text}", expected=tuned_forecast)
+    return Usual(options=uniform, reason=f"{UNIFORM_REASON}: tuning them {text}", expected=uniform_forecast)
 
 
 def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with those that they imply: groups are kept by tuned centers alone.
+    """Return options with those that they imply: ``keep`` requires tuned centers.
 
     >>> implied_options({"keep": 0.0})
     {'centers': 'tuned', 'keep': 0.0}
     """
-    return {OPEN: "tuned", **options} if options.get("keep") is not None else dict(options)
+    return {CENTERS_OPTION: "tuned", **options} if options.get("keep") is not None else dict(options)
 
 
-def _words(takes: Forecast) -> str:
-    return f"{max(takes.seconds, 0.1):.{0 if takes.seconds >= 10.0 else 1}f} s"
+def _duration(prediction: Forecast) -> str:
+    return f"{max(prediction.seconds, 0.1):.{0 if prediction.seconds >= 10.0 else 1}f} s"

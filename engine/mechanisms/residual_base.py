@@ -486,7 +486,7 @@ def _check_spaces(workload: Workload, parts: Decomposition) -> None:
 def _joint_share(
     parts: Decomposition, solutions: Sequence[SpaceSolution], ideal: Array, *, always: bool = False
 ) -> float:
-    """Return the joint sensitivity of all blocks over the sum of their separate sensitivities.
+    """Return the joint privacy cost of all blocks over the sum of their separate costs.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
 """ResidualPlanner and ResidualPlanner+: one strategy per attribute, combined by Kronecker products.
 
-ResidualPlanner measures the residual space of B with V_B the product of C_i = I - 1 1^T / n_i.  ResidualPlanner+ takes
-for every attribute a base workload W, finds the optimal strategy S (unit diagonal) for the rows 1^T and W C_i stacked,
-and measures V_i = C_i S^T S C_i.  The noise of every space has a closed form.
+ResidualPlanner measures the residual space of B with V_B the product of C_i = I - 1 1^T / n_i.
+ResidualPlanner+ has a base workload W for every attribute.  It computes the optimal strategy S
+(with unit diagonal) for the rows 1^T and W C_i stacked, and measures V_i = C_i S^T S C_i.  The
+noise of every space has a closed form.
 """
 
 from __future__ import annotations
@@ -31,9 +32,13 @@ from engine.workload.families import family
 
 
 class AxisSolver:
-    """Solves subworkloads with a given class matrix X_i for every attribute, by label.
+    """Solver of subworkloads with a fixed strategy per attribute.
 
-    ``axis`` returns X_i, shape (n - 1, n - 1), for a label and a size.
+    Parameters
+    ----------
+    factors : distinct residual Grams of the decomposition.
+    axis : returns the precision X_i in residual coordinates, shape (n - 1, n - 1), for a label and
+        a size.
     """
 
     def __init__(self, factors: Sequence[Factor], axis: Callable[[Hashable, int], Array]) -> None:
@@ -48,7 +53,7 @@ class AxisSolver:
         self._spectra: dict[int, float] = {}
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
-        """Return what each subworkload will take; the strategies of its attributes are shared with the others."""
+        """Return the expected cost of each subworkload; strategies of attributes are shared."""
         widest = [max(s.sizes, default=1) for s in subs]
         return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), kept=0.0) for n in widest]
 
@@ -65,7 +70,7 @@ class AxisSolver:
         """Do nothing: every strategy is a formula."""
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
-        """Return the product strategy with its value, and the singular value bound of every term."""
+        """Return the product strategy with its value and the sum of singular value bounds."""
         if self.watch is not None:
             self.watch(0.0)
         strategies = [self._strategy(label, n) for label, n in zip(sub.labels, sub.sizes, strict=True)]
@@ -73,9 +78,10 @@ class AxisSolver:
         for term in sub.terms:
             cost = floor = term.coefficient
             for axes, number in term.factors:
-                # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces
+                # tr((G_1 (x) G_2) (X_1 (x) X_2)^-1) is the product of the traces.
                 cost *= _trace(self.factors[number], [strategies[a] for a in axes])
-                # bounds of factors multiply, and those of terms add up because one strategy has to serve all of them
+                # Bounds of factors multiply; bounds of terms add up, because one strategy serves
+                # all terms.
                 floor *= self._svd_bound(number)
             value, bound = value + cost, bound + floor
         solved = tuple(
@@ -91,16 +97,16 @@ class AxisSolver:
                 root = scipy.linalg.cholesky(X)
                 rows = root @ basis(n).T
                 norm = math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
-                # the root is triangular, so that its inverse is solved for and never formed by an inversion of X
+                # A triangular solve is more accurate than an inversion of X.
                 pinv = scipy.linalg.solve_triangular(root, np.eye(n - 1)) * norm
                 self._strategies[label, n] = Strategy(sizes=(n,), rows=rows / norm, pinv=pinv, complete=True)
         return self._strategies[label, n]
 
     def _svd_bound(self, number: int) -> float:
-        """Return (sum of singular values)^2 / cells: no strategy has a smaller value for the factor."""
+        """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
         if number not in self._spectra:
             factor = self.factors[number]
-            # R R^T has the eigenvalues of R^T R but for zeros
+            # R R^T has the same nonzero eigenvalues as R^T R.
             small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
             eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
             self._spectra[number] = float(np.sqrt(eigenvalues).sum()) ** 2 / math.prod(factor.sizes)
@@ -120,7 +126,7 @@ def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualPlanner(ResidualMechanism):
-    """ResidualPlanner: equal noise on all of a residual space; optimal for marginals."""
+    """ResidualPlanner: equal noise within each residual space; optimal for marginals."""
 
     name: ClassVar[str] = "residualplanner"
     title: ClassVar[str] = "ResidualPlanner"
@@ -136,8 +142,9 @@ class ResidualPlannerPlus(ResidualMechanism):
 
     Options
     -------
-    base : family of the base workload for every attribute, by name; attributes left out take the one-attribute family
-        that they are asked most often, else "prefix" when numeric and "marginal" when categorical.
+    base : name of the family of the base workload, by attribute.  The default is the most frequent
+        one-attribute family of the attribute in the workload, otherwise "prefix" for numeric and
+        "marginal" for categorical attributes.
     """
 
     name: ClassVar[str] = "residualplanner+"
@@ -161,14 +168,14 @@ class ResidualPlannerPlus(ResidualMechanism):
         object.__setattr__(self, "base", dict(self.base))
 
     def axis_labels(self, workload: Workload) -> dict[str, Hashable]:
-        asked: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
+        family_counts: dict[str, dict[Family, int]] = {name: {} for name in workload.schema.names}
         for group in workload.groups:
             for part in group.parts:
                 if len(part.axes) == 1 and part.family.name in ("prefix", "range", "circular", "marginal"):
-                    counts = asked[group.attributes[part.axes[0]]]
+                    counts = family_counts[group.attributes[part.axes[0]]]
                     counts[part.family] = counts.get(part.family, 0) + 1
         out: dict[str, Hashable] = {}
-        for name, counts in asked.items():
+        for name, counts in family_counts.items():
             default = family("prefix" if workload.schema[name].kind == "numeric" else "marginal")
             out[name] = max(counts, key=lambda f: counts[f], default=default)
         for name, value in self.base.items():

@@ -1,9 +1,11 @@
-"""Weighted Fourier Factorizations: every residual space is measured in the Fourier basis, in closed form.
+"""Weighted Fourier Factorizations: closed-form strategies in the Fourier basis.
 
-With f_k the Fourier vectors of a space, the best variances are in proportion to (f_k^* G f_k)^(-1/2).  Optimal for
-marginals and circular ranges.  Prefixes and suffixes may be seen as half circles on twice as many places (extended
-marginals), which pays from some twenty cells on.  Source: Weighted Fourier Factorizations, sections 3 and 4;
-QuerySmasher, appendix C and theorem 5.
+With f_k the Fourier vectors of a residual space, the optimal variances are proportional to
+(f_k^* G f_k)^(-1/2).  The strategy is optimal for marginals and circular ranges.  Prefixes and
+suffixes can be embedded as half circles on twice as many cells (extended marginals), which is more
+accurate from about twenty cells.
+
+Source: Weighted Fourier Factorizations, sections 3 and 4; QuerySmasher, appendix C and theorem 5.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class WeightedFourier(ResidualMechanism):
 
     Options
     -------
-    embedding : "cells", the Fourier basis on the cells; "circle", half circles for every attribute that is only asked
-        for prefixes and suffixes.
+    embedding : "cells" is the Fourier basis on the cells; "circle" embeds attributes with prefixes
+        and suffixes only as half circles.
     """
 
     name: ClassVar[str] = "wff"
@@ -55,7 +57,7 @@ class WeightedFourier(ResidualMechanism):
         return self.made(workload, budget, limits, deadline, self.split(workload))
 
     def split(self, workload: Workload) -> Split:
-        """Return the centers of half circles, for attributes that are only asked for prefixes or suffixes."""
+        """Return half-circle centers for attributes with prefixes and suffixes only."""
         if self.embedding == "cells":
             return UNIFORM
         half, other = set[str](), set[str]()
