@@ -1,4 +1,8 @@
-"""What every mechanism offers: a name, words, options as fields, and two ways to make a plan."""
+"""Base class of mechanisms, planning limits and forecasts.
+
+A mechanism has a name, texts, options as dataclass fields, and methods that make and rebuild a
+plan.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +27,24 @@ from engine.residuals.decomposition import Subworkload
 from engine.residuals.strategy_search import Cost
 from engine.workload import Workload
 
-MAX_ATTRIBUTES = 14  # of one group: 2^14 residual spaces take a few seconds
+# Largest number of attributes of a group: 2^14 residual spaces take a few seconds.
+MAX_ATTRIBUTES = 14
 
 NoiseLaw = Literal["gaussian", "laplace"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What planning may take: seconds, bytes, workers; whom to tell about progress; whether to remember.
+    """Resource limits of planning, with progress callback and cache.
 
-    ``progress`` is called with a fraction and a text; when it returns False, or raises, planning stops.  ``workers`` is
-    the number of processes that search side by side, 1 for none; left out, large work uses all cores, or what the
-    caller's `joblib.parallel_config` says.  ``cache=False`` neither uses nor keeps what searches found.
+    Attributes
+    ----------
+    time_limit : time in seconds; None for no limit.
+    memory_limit : memory in bytes.
+    progress : callback with a fraction and a text; planning stops if it returns False or raises.
+    workers : number of parallel processes, 1 for none; None uses all cores for large problems, or
+        the caller's `joblib.parallel_config`.
+    cache : whether solutions are read from and written to the cache.
     """
 
     time_limit: float | None = None
@@ -46,9 +56,9 @@ class Limits:
     def __post_init__(self) -> None:
         for name in ("time_limit", "memory_limit"):
             value = getattr(self, name)
-            # time may be without limit; memory may not, for what passes it is killed without a word
+            # Memory needs a limit, because the operating system kills a process that exceeds it.
             missing = value is None and name == "memory_limit"
-            # not above 0, and not: at most 0; no comparison holds for nan
+            # `not value > 0` also rejects nan.
             if missing or (
                 value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0)
             ):
@@ -56,29 +66,29 @@ class Limits:
         if self.workers is not None and (
             isinstance(self.workers, bool) or not isinstance(self.workers, int) or not 1 <= self.workers <= 1024
         ):
-            raise PlanError(f"workers was {self.workers!r}. Give a whole number from 1 to 1024, or leave it out.")
+            raise PlanError(f"workers was {self.workers!r}. Give an integer from 1 to 1024, or leave it out.")
         if not isinstance(self.cache, bool):
             raise PlanError(f"cache was {self.cache!r}. Give True or False.")
 
     def solve_cache(self) -> SolveCache | None:
-        """Return where solutions are kept, or None."""
+        """Return the cache of solutions, or None."""
         return default_cache() if self.cache else None
 
     def deadline(self) -> float:
-        """Return the moment to stop at, on the monotonic clock."""
+        """Return the time at which planning stops, on the clock of `time.monotonic`."""
         return math.inf if self.time_limit is None else time.monotonic() + self.time_limit
 
     def tell(self, fraction: float, text: str) -> None:
-        """Report progress; raise Cancelled when the listener asks to stop."""
+        """Report progress; raise `Cancelled` if the callback returns False."""
         if self.progress is not None and self.progress(fraction, text) is False:
             raise Cancelled("Planning was cancelled; nothing was changed.")
 
 
 class PlanOptions(TypedDict, total=False):
-    """Keyword arguments of `plan` and `forecast`; what each means is said where it belongs.
+    """Keyword arguments of `plan` and `forecast`.
 
-    The first are those of every mechanism, see `Mechanism`; then come what planning may take,
-    see `Limits`, and what single mechanisms have of their own, see their classes.
+    The first group is documented in `Mechanism`, the second one in `Limits`, and the last one in
+    the classes of single mechanisms.
     """
 
     objective: str
@@ -107,7 +117,7 @@ class PlanOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """What planning will take: a rough time in seconds, an upper bound on memory in bytes, and the work in words."""
+    """Predicted time in seconds, upper bound on memory in bytes, and a description of the work."""
 
     seconds: float
     memory: float
@@ -116,23 +126,29 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
-    """Base of all mechanisms; the fields of a subclass are its options, ``variants`` the choices worth comparing.
+    """Base class of all mechanisms; the fields of a subclass are its options.
 
-    ``choices`` lists the values of options that take one of a few, for forms; an option that is not in it is a number
-    or keeps its default.  ``unsaid`` holds options of plan files that do not name them.  ``laws``
-    names the noise it can draw, which the kind of budget decides: "laplace" for pure epsilon.  One that
-    ``keeps_invariants`` leaves out what public tables tell; others do not apply beside such tables.
+    To add a mechanism, write a subclass and add it to ``MECHANISMS``.
 
-    To add a mechanism, write one subclass in a file of its own and put it into ``MECHANISMS``.
+    Class attributes
+    ----------------
+    name, title, meaning : identifier, display name and one-sentence description.
+    variants : combinations of options for comparisons.
+    choices : allowed values of options, for forms; options that are not listed are numbers or have
+        their default.
+    laws : noise distributions; a budget of pure epsilon needs "laplace", all others "gaussian".
+    unsaid : values of options that are missing in plan files.
+    keeps_invariants : whether the mechanism supports exact totals (public tables) in the schema.
 
-    Options of all
-    --------------
-    objective : "sum", the weighted sum of variances; "max", the largest variance of a query of positive weight; "lp",
-        (sum of weight times variance^power)^(1/power), between the two.  See `engine.plans.objectives`.
+    Options
+    -------
+    objective : "sum" is the weighted sum of variances; "max" the largest variance of a query with
+        positive weight; "lp" is (sum of weight times variance^power)^(1/power), between the two.
+        See `engine.plans.objectives`.
     power : p of "lp", from 1 to 100.
-    targets : for "max", standard errors that are fine, in counts: one number, or one a group.  The largest ratio of
-        standard error to target is minimised.
-    max_records : public cap on the number of records that a plan may be used for.
+    targets : for "max", target standard errors in counts: one number, or one per group.  The
+        largest ratio of standard error to target is minimised.
+    max_records : public upper bound on the number of records.
     """
 
     name: ClassVar[str]
@@ -168,12 +184,13 @@ class Mechanism(ABC):
             or not isinstance(self.max_records, int)
             or not 1 <= self.max_records < 2**50
         ):
-            raise PlanError(f"max_records was {self.max_records!r}. Give a whole number from 1 to 2^50.")
+            raise PlanError(f"max_records was {self.max_records!r}. Give an integer from 1 to 2^50.")
 
     def options(self) -> dict[str, Any]:
-        """Return the options as JSON-ready data, without those that every plan records itself or that say nothing."""
+        """Return the options as JSON-compatible data, without redundant ones."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_records"}
-        # a plan's hash holds its options: one that came later is left out at its old meaning, or old plans would change
+        # The hash of a plan includes its options.  Options added later are omitted at the value
+        # that older plans imply, so that the hashes of older plans remain valid.
         out = {name: value for name, value in out.items() if name not in self.unsaid or value != self.unsaid[name]}
         if self.objective != "lp":
             del out["power"]
@@ -184,44 +201,51 @@ class Mechanism(ABC):
         return out
 
     def goal(self, workload: Workload) -> Objective:
-        """Return what is minimised."""
+        """Return the objective for a workload."""
         return objective(self.objective, self.power, self.targets, workload)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        """Return what `plan` would take; a fixed strategy takes next to nothing."""
+        """Predict the time and memory of `plan`; here, for a fixed strategy."""
         check_size(workload, limits.memory_limit)
         return Forecast(seconds=0.1, memory=150e6, text="a fixed strategy")
 
     def check_facts(self, workload: Workload) -> None:
-        """Raise NotApplicable when the schema has exact totals, and this mechanism cannot keep them."""
+        """Raise NotApplicable if the schema has exact totals and they are not supported."""
         if workload.schema.invariants and not self.keeps_invariants:
             raise NotApplicable(
-                f"The mechanism '{self.name}' measures more than residual spaces, and exact totals of the schema are "
-                "kept where those are measured one by one. Choose 'querysmasher', 'residualplanner' or 'wff', or "
-                "declare no invariants."
+                f"The mechanism '{self.name}' does not measure residual spaces separately, which exact totals of the "
+                "schema require. Choose 'querysmasher', 'residualplanner' or 'wff', or declare no invariants."
             )
 
     @abstractmethod
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
-        """Return a plan; raise NotApplicable with the reason when the mechanism cannot serve the workload."""
+        """Return a plan; raise NotApplicable if the mechanism does not support the workload."""
 
     @abstractmethod
     def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
-        """Return the plan that `plan` made before, from what its search had found."""
+        """Rebuild an earlier result of `plan` from its solver state, without a search."""
 
     def at_budget(self, made: Plan, budget: Budget) -> Plan:
-        """Return the plan that this mechanism, which made another one, makes of its request at another budget."""
+        """Return the plan for the same request with another budget."""
         return self.rebuild(made.workload, budget, made.solved)
 
 
 def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
-    """Raise PlanError unless there is something to plan, NotApplicable when the budget needs another noise."""
+    """Check workload and budget.
+
+    Raises
+    ------
+    PlanError
+        If an argument has the wrong type or no query has a weight.
+    NotApplicable
+        If the budget requires another noise distribution.
+    """
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A plan needs a Workload and a Budget, such as Budget(pcost=1.0).")
     if not workload.groups:
-        raise PlanError("The workload asks no query. Add at least one group before planning.")
+        raise PlanError("The workload has no queries. Add at least one group before planning.")
     if not any(g.is_weighted for g in workload.groups):
-        raise PlanError("Every query has weight zero, so any noise would do. Give at least one group a weight above 0.")
+        raise PlanError("All queries have weight zero. Give at least one group a weight above 0.")
     if budget.law not in laws:
         raise NotApplicable(
             "This mechanism draws Gaussian noise, which keeps no budget of pure epsilon. Give the budget in rho, mu or "
@@ -232,17 +256,18 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
 
 
 def check_size(workload: Workload, memory_limit: float) -> None:
-    """Raise LimitExceeded when the decomposition alone would pass the limits, before anything is built."""
-    for alike in workload.alike:
-        group = workload.groups[alike.numbers[0]]
+    """Raise LimitExceeded if the decomposition alone would exceed the limits."""
+    for group_class in workload.alike:
+        group = workload.groups[group_class.numbers[0]]
         if len(group.attributes) > MAX_ATTRIBUTES:
             raise LimitExceeded(
                 f"A group on {len(group.attributes)} attributes has 2^{len(group.attributes)} residual spaces "
-                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Ask for smaller groups."
+                f"inside it; at most {MAX_ATTRIBUTES} attributes are allowed. Use smaller groups."
             )
         for part in group.parts:
             cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
-            # one attribute is solved in dense matrices on its cells; of several, the queries' factor is what is held
+            # One attribute needs dense matrices on its cells, several attributes the factor of the
+            # queries.
             entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
             if 8 * entries > memory_limit:
                 raise LimitExceeded(
@@ -253,15 +278,16 @@ def check_size(workload: Workload, memory_limit: float) -> None:
 
 
 def check_tight(subs: Sequence[Subworkload], costs: Sequence[Cost]) -> None:
-    """Raise NotApplicable when a subworkload is searched in turns, under an objective that is no weighted sum.
+    """Raise NotApplicable if a subworkload requires an alternating search.
 
-    The weights of the queries follow the bounds of the spaces, and those of turns stay far below what is reached: the
-    search would take minutes and end in a plan that nothing shows to be any good.
+    Objectives other than the weighted sum adapt query weights to the bounds of the spaces.  Bounds
+    of alternating searches are far from their values, so the search would take minutes and end with
+    a plan without a useful bound.
     """
     for sub, cost in zip(subs, costs, strict=True):
         if cost.turns:
             raise NotApplicable(
-                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for one search of all its "
-                "attributes, and parts of it prove too little about single queries. Choose the objective 'sum', merge "
-                "cells of these attributes, or ask one kind of queries less of them together."
+                f"A subworkload on {' x '.join(map(str, sub.sizes))} cells is too large for a joint search of its "
+                "attributes, and alternating searches give weak bounds. Choose the objective 'sum', merge cells of "
+                "these attributes, or remove one kind of queries on them together."
             )
