@@ -1,7 +1,7 @@
-"""Balance of a dataset, derived from ledger rows.
+"""Balance of a dataset, derived from the rows of the ledger.
 
-A cost in a row is a decimal number and counts as just that, as a fraction: no sum is ever rounded.  What it is a number
-of is in `total`.
+The cost in a row is a decimal number and counts exactly, as a fraction: no sum is rounded. Its unit
+is the unit of the total, see `budget_unit`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from engine.errors import LedgerError
 from engine.ledger.budget_unit import TotalDefinition, as_pcost, exact, is_epsilon
 from engine.ledger.hash_chain import Row
 
-EXACT = "note:exact"  # names the public tables that a release keeps
+EXACT = "note:exact"  # kind of rows that name the invariants of a release
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetStatus:
-    """The budget of one dataset: `spent` is rounded up and `left` down to a double, the ledger is exact.
+    """Budget of one dataset as doubles; the ledger itself is exact.
 
-    `definition` says what these numbers count: pcost, or epsilon where the total is pure.  `exact` names the public
-    tables that releases kept: costs add up beside them, and what they say is hidden by no release.
+    Attributes
+    ----------
+    total, spent, left : amounts in the unit of `definition`; `spent` is rounded up and `left` down.
+    definition : unit of the total: pcost, or epsilon for a pure total.
+    exact : invariants of the releases. No release protects what these public tables reveal.
     """
 
     dataset: str
@@ -35,7 +38,7 @@ class DatasetStatus:
     exact: tuple[str, ...] = ()
 
     def describe(self) -> str:
-        """What the total counts, and what guarantee all releases together have, in words.
+        """Describe the unit of the total and the joint guarantee of all releases.
 
         >>> DatasetStatus(dataset="a", total=1.0, spent=0.5, left=0.5, exact=("the exact totals on age",)).describe()
         ... # doctest: +NORMALIZE_WHITESPACE
@@ -44,27 +47,31 @@ class DatasetStatus:
         """
         if not self.exact:
             return self.definition.describe()
-        beside = " and ".join(self.exact)
+        tables = " and ".join(self.exact)
         return (
             f"{self.definition.describe()}; for all releases together this is subspace differential privacy beside "
-            f"{beside}, which protect nobody"
+            f"{tables}, which protect nobody"
         )
 
     def takes(self, pcost: float, pure_epsilon: float | None = None) -> float:
-        """What a release takes from this total, in what it counts; raises LedgerError if it cannot be counted."""
+        """Return the charge of a release in the unit of this total; raise LedgerError if it has none."""
         return float(exact(self.definition.charge(pcost, pure_epsilon)))
 
     def pays_for(self, pcost: float, pure_epsilon: float | None = None) -> int:
-        """How many such releases what is left pays for; raises LedgerError if they cannot be counted."""
+        """Return how many such releases the remaining budget allows; raise LedgerError as `takes`."""
         return int(Fraction(self.left) // exact(self.definition.charge(pcost, pure_epsilon)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Receipt:
-    """Proof of one spend.  `fresh` is True for exactly one call per key ever: the one that may draw and save.
+    """Proof of one spend.
 
-    `hash` seals this row and all before it; kept outside the ledger (in a release) it shows a ledger set back.
-    `digest` is a keyed digest of the tables that it was spent for, where one was kept; it is in no release.
+    Attributes
+    ----------
+    fresh : True for exactly one call per key; only that caller may draw noise and save the result.
+    hash : hash of this row and all rows before it. Stored outside the ledger, for example in a
+        release, it reveals that an old copy of the ledger was restored.
+    digest : keyed digest of the measured tables, if recorded; never part of a release.
     """
 
     dataset: str
@@ -80,7 +87,7 @@ class Receipt:
 
     @classmethod
     def of(cls, row: Row, *, fresh: bool) -> Receipt:
-        """The receipt of a spend row."""
+        """Return the receipt of a spend row."""
         names = ("dataset", "key", "plan_hash", "note", "seq", "utc", "hash")
         return cls(
             pcost=as_pcost(row.pcost),
@@ -92,37 +99,42 @@ class Receipt:
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """What a ledger keeps of counted records: keyed digests of the tables measured, and of every column by its domain.
+    """Keyed digests of counted records: of the measured tables, and of every column by its domain.
 
-    The columns are those of the same records if all that are in both fingerprints agree.
+    Two fingerprints belong to the same records if all columns that occur in both agree.
     """
 
     tables: str
     columns: Mapping[str, str]
 
     def same_columns(self, other: Fingerprint) -> bool:
-        """Whether both are of the same records, as far as they have columns in common."""
+        """Whether the fingerprints share columns and agree on all of them."""
         shared = self.columns.keys() & other.columns.keys()
-        # no column in common proves nothing; one that differs proves other records
+        # without a shared column nothing can be concluded; a different digest proves other records
         return bool(shared) and all(self.columns[name] == other.columns[name] for name in shared)
 
     def to_text(self) -> str:
-        """One line that a row holds."""
+        """Return the fingerprint as one line, as stored in a row."""
         return " ".join([self.tables, *(f"{name}={digest}" for name, digest in self.columns.items())])
 
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
-        """What `to_text` wrote; empty for a row from before there were fingerprints."""
+        """Parse the output of `to_text`; rows of earlier versions give an empty fingerprint."""
         tables, *columns = text.split(" ")
         return cls(tables=tables, columns=dict(column.split("=", 1) for column in columns if "=" in column))
 
 
 @dataclass(kw_only=True)
 class Balance:
-    """The state after some rows.
+    """State of the budgets after some rows.
 
-    `totals` by dataset, the row that declared one with the cost that it was last changed to; `spent` (exact) by
-    dataset, `spends` and `saved` by key, `notes` by kind and key, `exact` by dataset.
+    Attributes
+    ----------
+    totals : dataset -> declaring row, with the latest total as its cost.
+    spent : dataset -> exact sum of the spends.
+    spends, saved : key -> row.
+    notes : (kind, key) -> rows.
+    exact : dataset -> names of invariants.
     """
 
     totals: dict[str, Row] = field(default_factory=dict)
@@ -133,26 +145,30 @@ class Balance:
     exact: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def copied(self) -> Balance:
-        """The same state, to which rows can be added while others look at this one."""
-        return Balance(**{name: dict(known) for name, known in vars(self).items()})
+        """Return a copy, so that adding rows leaves this state unchanged."""
+        return Balance(**{name: dict(entries) for name, entries in vars(self).items()})
 
     def left(self, dataset: str) -> Fraction:
-        """Exactly what is left, in what the total counts."""
+        """Return the exact remaining budget in the unit of the total."""
         return exact(self.totals[dataset].pcost) - self.spent[dataset]
 
     def definition(self, dataset: str) -> TotalDefinition:
-        """What the total of a dataset means."""
+        """Return the definition of the total of a dataset."""
         return TotalDefinition.from_text(self.totals[dataset].plan_hash)
 
     def status(self, dataset: str) -> DatasetStatus:
-        """The budget of one dataset as doubles.
+        """Return the budget of one dataset as doubles.
 
-        Guarantee: a spend of `left` never passes the total.
-        Raises: LedgerError if the dataset was never declared.
+        Guarantee: a spend of `left` never exceeds the total.
+
+        Raises
+        ------
+        LedgerError
+            The dataset was never declared.
         """
         if dataset not in self.totals:
-            known = ", ".join(map(repr, self.totals)) or "none"
-            raise LedgerError(f"Dataset {dataset!r} is not in the ledger (it has: {known}); declare it first.")
+            names = ", ".join(map(repr, self.totals)) or "none"
+            raise LedgerError(f"Dataset {dataset!r} is not in the ledger (it has: {names}); declare it first.")
         total, spent, left = float(exact(self.totals[dataset].pcost)), self.spent[dataset], self.left(dataset)
         up, down = float(spent), float(left)
         while exact(repr(up)) < spent:
@@ -171,9 +187,15 @@ class Balance:
 
 
 def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance, list[str]]:
-    """What rows add up to, and every row that breaks a rule of the budget.
+    """Return the balance after some rows, and a description of every row that violates a budget rule.
 
-    With `start`, which is left as it is, the rows come after those that it stands for.
+    Parameters
+    ----------
+    rows : rows in order.
+    start : balance before these rows; it is not changed.
+
+    Examples
+    --------
 
     >>> opened = Row(seq=1, utc="", kind="ledger")
     >>> spend = Row(seq=2, utc="", kind="spend", dataset="adult", key="a", pcost="0.1")
@@ -183,8 +205,8 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
     state, problems = start.copied() if start else Balance(), []
     for row in rows:
         try:
-            problem = _enter(state, row)
-        # a damaged row is a problem to be told of, beside all others, and no reason to stop reading
+            problem = _apply_row(state, row)
+        # a damaged row is reported like any other violation, and reading continues
         except (ArithmeticError, TypeError, ValueError, LedgerError):
             problem = "holds no number where its cost should be, or a total this program does not know"
         if problem:
@@ -192,8 +214,8 @@ def balance(rows: Iterable[Row], start: Balance | None = None) -> tuple[Balance,
     return state, problems
 
 
-def _enter(state: Balance, row: Row) -> str:
-    """Enter one row; the rule it breaks in words, or nothing."""
+def _apply_row(state: Balance, row: Row) -> str:
+    """Apply one row; return the violated rule, or an empty text."""
     if row.kind == "dataset":
         cost = exact(row.pcost)
         if row.dataset in state.totals or cost <= 0:
@@ -220,15 +242,15 @@ def _enter(state: Balance, row: Row) -> str:
         cost = exact(row.pcost)
         if row.key in state.spends or cost <= 0:
             return "spends a key twice, or no positive cost"
-        # epsilon and pcost are numbers of different things, and a sum of both would be neither
+        # epsilon and pcost have different units and cannot be added
         if is_epsilon(row.pcost) != is_epsilon(state.totals[row.dataset].pcost):
             return "spends what its total does not count"
-        # entered before it is judged: what was spent is spent, and later rows are judged with it
+        # recorded before it is checked, because an invalid spend still counts for later rows
         state.spends[row.key] = row
         state.spent[row.dataset] += cost
         return "" if state.left(row.dataset) >= 0 else "spends more than was left"
     if row.kind == "saved":
-        # a result without a spend is noise that nobody paid for
+        # a result without a spend was not paid for
         if row.key in state.saved or row.key not in state.spends:
             return "saves a result twice, or without a spend"
         state.saved[row.key] = row

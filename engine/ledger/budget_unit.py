@@ -1,14 +1,13 @@
-"""Units of declared totals and of spends.
+"""Units of declared totals, and the charge of a spend in each unit.
 
-    kind   counts               a release with Gaussian noise      one with Laplace noise, epsilon-DP
+    kind   unit                 release with Gaussian noise        release with Laplace noise, epsilon-DP
     zcdp   pcost (rho = /2)     its pcost                          epsilon^2, Bun and Steinke 2016, proposition 4
-    gdp    pcost (mu = root)    its pcost                          the larger of that and mu^2, see `Budget.mu`
-    pure   epsilon              refused: it keeps no epsilon       its epsilon
+    gdp    pcost (mu = root)    its pcost                          max(pcost, mu^2), see `Budget.mu`
+    pure   epsilon              refused: it has no pure epsilon    its epsilon
 
-A total in (epsilon, delta) is of kind gdp: a number on the curve of Gaussian noise, which holds for discrete noise, too
-(`engine.privacy.gaussian`).
-On that curve epsilon-DP costs more than epsilon^2 where delta is large, so a release with Laplace
-noise takes more there.
+A total in (epsilon, delta) has kind gdp: it is a point on the privacy curve of Gaussian noise, which
+also holds for discrete noise (`engine.privacy.gaussian`). On that curve epsilon-DP costs more than
+epsilon^2 if delta is large, so a release with Laplace noise has a higher charge.
 """
 
 from __future__ import annotations
@@ -27,15 +26,18 @@ from engine.privacy.budget import NEIGHBOURS
 
 KINDS = ("zcdp", "gdp", "pure")
 _EPSILON = "epsilon "
-LAST_DIGITS = Fraction(1, 10**12)  # of a cost: what costs are rounded up by covers them
+RELATIVE_COST_TOLERANCE = Fraction(1, 10**12)  # smaller than the upward rounding of costs
 
 
 @dataclass(frozen=True, kw_only=True)
 class TotalDefinition:
-    """What the total of a dataset is a number of.
+    """Unit of the total of a dataset.
 
-    Fields: `kind`, see above; `rows_per_person`, the most rows of one person whose presence is hidden; `neighbours`,
-    which data sets are not to be told apart.
+    Attributes
+    ----------
+    kind : "zcdp", "gdp" or "pure", see the module documentation.
+    rows_per_person : largest number of rows of one person that is protected.
+    neighbours : neighbouring relation of the guarantee.
     """
 
     kind: str = "zcdp"
@@ -49,11 +51,11 @@ class TotalDefinition:
 
     @property
     def counts(self) -> str:
-        """What is added up: "pcost" or "epsilon"."""
+        """Unit of the charges: "pcost" or "epsilon"."""
         return "epsilon" if self.kind == "pure" else "pcost"
 
     def describe(self) -> str:
-        """The definition in words.
+        """Return the definition as text.
 
         >>> TotalDefinition(kind="pure").describe()
         'pure epsilon, for adding or removing a person of at most 1 row'
@@ -63,7 +65,7 @@ class TotalDefinition:
 
     @property
     def whom(self) -> str:
-        """What nobody can tell, in words.
+        """Return the neighbouring relation as text.
 
         >>> TotalDefinition(rows_per_person=3).whom
         'adding or removing a person of at most 3 rows'
@@ -72,24 +74,25 @@ class TotalDefinition:
         return f"{how} a person of at most {how_many(self.rows_per_person, 'row')}"
 
     def unit(self, budget: Budget) -> Budget:
-        """The budget for all that this total protects, by the same numbers; itself where it does so already."""
+        """Return a budget with the same cost and at least the rows and neighbours of this total."""
         rows = max(budget.rows_per_person, self.rows_per_person)
         return replace(budget, rows_per_person=rows, neighbours=self.neighbours)
 
     def check_unit(self, budget: Budget) -> None:
-        """Raise LedgerError unless a release within a budget protects what this total counts.
+        """Raise LedgerError unless a release within a budget has the guarantee of this total.
 
-        More rows per person protect those of fewer, too; costs for different neighbours cannot be compared.
+        A guarantee for more rows per person implies the one for fewer; costs for different neighbours
+        are not comparable.
         """
         if self.unit(budget) != budget:
-            own = replace(self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours)
+            requested = replace(self, rows_per_person=budget.rows_per_person, neighbours=budget.neighbours)
             raise LedgerError(
-                f"The total of this dataset is {self.describe()}; the plan is for {own.whom}. Nothing was spent. Plan "
-                f"with a budget for rows_per_person={self.rows_per_person} and neighbours={self.neighbours!r}."
+                f"The total of this dataset is {self.describe()}; the plan is for {requested.whom}. Nothing was spent. "
+                f"Plan with a budget for rows_per_person={self.rows_per_person} and neighbours={self.neighbours!r}."
             )
 
     def total(self, budget: Budget) -> str:
-        """The decimal text of a total; raises LedgerError if the budget is of another kind."""
+        """Return a total as decimal text; raise LedgerError if the budget is of another kind."""
         if (self.kind == "pure") != (budget.pure_epsilon is not None):
             raise LedgerError(
                 f"A total of kind {self.kind!r} cannot be given as {budget.describe()} Give a budget of its own kind."
@@ -97,9 +100,20 @@ class TotalDefinition:
         return self.charge(budget.pcost, budget.pure_epsilon)
 
     def charge(self, pcost: float, pure_epsilon: float | None = None) -> str:
-        """What a release takes, as a decimal text; `pure_epsilon` is given for one with Laplace noise.
+        """Return the charge of a release as decimal text.
 
-        Raises: LedgerError when the release does not keep what the total counts.
+        Parameters
+        ----------
+        pcost : cost of the release.
+        pure_epsilon : epsilon of a release with Laplace noise.
+
+        Raises
+        ------
+        LedgerError
+            The total is pure epsilon, and the release has Gaussian noise.
+
+        Examples
+        --------
 
         >>> TotalDefinition(kind="pure").charge(0.04, 0.2), TotalDefinition(kind="gdp").charge(0.04, 0.2)[:6]
         ('epsilon 0.2', '0.0627')
@@ -114,31 +128,36 @@ class TotalDefinition:
         cost = Budget(pcost).pcost
         if pure_epsilon is not None:
             implied = Budget.pure(pure_epsilon)
-            # a little up, because mu is rounded and a total may not be overdrawn by that
+            # rounded up slightly, because mu is rounded and must not let a total be overdrawn
             cost = max(cost, implied.mu**2 * (1 + 1e-12)) if self.kind == "gdp" else max(cost, implied.pcost)
-        # repr is the shortest text that reads back as this double, so that what people see is what is counted
+        # repr is the shortest text that parses to this double, so the displayed number is the exact cost
         return repr(cost)
 
     def to_text(self) -> str:
-        """The definition as the ledger holds it."""
+        """Return the definition as stored in the ledger."""
         return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> TotalDefinition:
-        """What `to_text` wrote; a total that was declared before there were definitions is of zCDP and one record.
+        """Parse the output of `to_text`; the empty text of early ledgers means zCDP and one row.
 
-        Raises: LedgerError for a definition that this program does not know.
+        Raises
+        ------
+        LedgerError
+            The definition is from a later version of the program.
         """
         try:
-            # ledgers of before have no text here, and theirs were totals of zCDP for one row
+            # early ledgers have no text here, and their totals were zCDP for one row
             return cls(**parse_json(text)) if text else cls()
         except (ValueError, TypeError):
-            raise LedgerError("A total has a definition that this program does not know; update it.") from None
+            raise LedgerError(
+                "A total has a definition that this program does not support; update the program."
+            ) from None
 
 
 @lru_cache(maxsize=4096)
 def exact(text: str) -> Fraction:
-    """The decimal number in a row as a fraction, in whatever its total counts.
+    """Return the decimal number in a row as a fraction, in the unit of its total.
 
     >>> 10 * exact(repr(0.1)), exact("epsilon 0.5")
     (Fraction(1, 1), Fraction(1, 2))
@@ -147,20 +166,22 @@ def exact(text: str) -> Fraction:
 
 
 def same_charge(one: str, other: str) -> bool:
-    """Whether two numbers of rows are one cost, as two machines add it up: their last digits may differ.
+    """Whether two costs agree up to rounding, as when two machines compute them.
 
     >>> same_charge("0.3", "0.30000000000000004"), same_charge("0.3", "0.301"), same_charge("0.3", "epsilon 0.3")
     (True, False, False)
     """
-    return is_epsilon(one) == is_epsilon(other) and abs(exact(one) - exact(other)) <= LAST_DIGITS * exact(one)
+    return is_epsilon(one) == is_epsilon(other) and abs(exact(one) - exact(other)) <= RELATIVE_COST_TOLERANCE * exact(
+        one
+    )
 
 
 def is_epsilon(text: str) -> bool:
-    """Whether a number in a row counts epsilon."""
+    """Whether the unit of a number in a row is epsilon."""
     return text.startswith(_EPSILON)
 
 
 def as_pcost(text: str) -> float:
-    """A number in a row as a pcost: epsilon-DP costs at most epsilon^2."""
+    """Return a number in a row as a pcost; epsilon-DP costs at most epsilon^2."""
     number = float(text.removeprefix(_EPSILON))
     return Budget.pure(number).pcost if is_epsilon(text) else number

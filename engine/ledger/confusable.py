@@ -17,7 +17,7 @@ INVISIBLE = re.compile(
     # braille blank, null notehead, Khitan filler, blanks of Egyptian hieroglyphs
     "\u2800\U0001d159\U00016fe4\U00013441\U00013442]"
 )
-# by what they look like; capital I is apart from l, because i and l do not look alike
+# by the ASCII character that they resemble; capital I is separate from l, because i and l differ
 _CONFUSABLE = {
     "-": "\u02d7\u2010\u2011\u2012\u2013\u2014\u2015\u2043\u2212\u2796",
     "2": "\u01a7\u03e8\ua644\ua75a",
@@ -55,7 +55,7 @@ _CONFUSABLE = {
     "y": "\u0263\u028f\u03a5\u03b3\u0423\u0443\u04ae\u04af\u13a9\u13bd\u1d8c\u1eff\u2ca8\ua4ec\uab5a",
     "z": "\u0396\u13c3\u1d22\ua4dc\uab93",
 }
-_TABLE = str.maketrans({char: target for target, chars in _CONFUSABLE.items() for char in chars})
+_SKELETON_LETTERS = str.maketrans({char: target for target, chars in _CONFUSABLE.items() for char in chars})
 _DIGITS = str.maketrans("01|", "oll")
 
 
@@ -65,7 +65,7 @@ def visible(name: str) -> str:
 
 
 def looks_like(name: str, other: str) -> bool:
-    """Return whether two names are confusable for a reader: their skeletons agree, whatever their case.
+    """Whether two names are confusable for a reader: equal skeletons, ignoring case.
 
     >>> looks_like("\\u0430dult", "adult"), looks_like("wave l", "Wave I"), looks_like("mail", "mall")
     (True, True, False)
@@ -74,7 +74,7 @@ def looks_like(name: str, other: str) -> bool:
 
 
 def _skeletons(name: str) -> set[str]:
-    """The skeletons of a name, with capital I read as i and as l."""
-    text = visible(name).translate(_TABLE)
+    """Return the skeletons of a name, with capital I read as i and as l."""
+    text = visible(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))
     return {text.translate(_DIGITS).replace("rn", "m") for text in folded}

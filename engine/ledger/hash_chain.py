@@ -1,12 +1,13 @@
 """Hash-chained rows in one SQLite file.
 
-This module knows how rows are kept and nothing of what they mean; `ledger` gives them their meaning.
+This module stores rows; `ledger` and `balance` define their meaning.
 
-One file and nothing else: the rollback journal (never WAL, whose side file can be lost or left behind in a copy), with
-`synchronous=EXTRA`, so that a commit that returned is on the disk.  A connection lives for one transaction: there is
-nothing to share between threads or processes, and a file that was deleted or replaced is noticed.  (A program that
-uses a ledger must not `open()` the file itself: on POSIX, closing it would drop SQLite's locks.)  No decision rests on
-an unchecked row: what was checked before is remembered in `checked`, and what is new is checked in every transaction.
+The ledger is a single file. It uses the rollback journal, never WAL, whose side file can be lost or
+left behind in a copy, and `synchronous=EXTRA`, so that a commit that returned is on the disk. A
+connection lives for one transaction: threads and processes share nothing, and a deleted or replaced
+file is detected. (A program that uses a ledger must not `open()` the file itself: on POSIX, closing
+it would release the locks of SQLite.) Decisions use verified rows only: the state verified so far is
+kept in memory, and every transaction verifies new rows.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from uuid import uuid4
 
 from engine.errors import LedgerError
 
-APPLICATION_ID, FORMAT = 0x44504C47, 1  # "DPLG", written into the header of the file
-RowCells = tuple[Any, ...]  # of one row, in the order of its columns, whatever a damaged file holds
+APPLICATION_ID, FORMAT = 0x44504C47, 1  # "DPLG", in the file header
+RowCells = tuple[Any, ...]  # one row in the order of its columns; a damaged file may hold any values
 _NO_HASH = "0" * 64
 _COLUMNS = ("seq", "utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "size", "note", "hash")
-# REPLACE deletes rows without firing delete triggers, so a third trigger has to refuse what would be replaced
+# REPLACE deletes rows without firing delete triggers, so a third trigger refuses replacements
 _RULES = (
     """CREATE TABLE rows(
         seq INTEGER PRIMARY KEY AUTOINCREMENT, utc TEXT NOT NULL, kind TEXT NOT NULL, dataset TEXT NOT NULL,
@@ -48,7 +49,10 @@ _RULES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One row; fields that a kind does not use are empty.  `pcost` is a decimal number as text, `utc` ISO 8601."""
+    """One row of the ledger; fields that its kind does not use are empty.
+
+    `pcost` is a decimal number as text, `utc` a time in ISO 8601.
+    """
 
     seq: int
     utc: str
@@ -63,21 +67,21 @@ class Row:
     hash: str = ""
 
     def sealed(self, previous: str) -> str:
-        """The hash of this row after a row with hash `previous`: sha256 of it and of the row as canonical JSON."""
+        """Return the hash of this row: SHA-256 of the previous hash and of the row as canonical JSON."""
         content = {name: value for name, value in vars(self).items() if name != "hash"}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"), default=repr)
         return hashlib.sha256((previous + text).encode()).hexdigest()
 
 
 def utc_now() -> str:
-    """The clock of this machine in UTC; information only, the order of rows is `seq`."""
+    """Return the local time in UTC; for information only, rows are ordered by `seq`."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def create_file(path: Path) -> None:
-    """Make a new file with its rules and first row, refusing to touch any file that is there."""
+    """Create a file with its triggers and first row; raise LedgerError if the file exists."""
     try:
-        # O_EXCL: of two programs that create at once one is refused, and no file is ever emptied
+        # O_EXCL: only one of two concurrent creations succeeds, and no file is ever truncated
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         raise LedgerError(f"{path} is there already; open it with Ledger(path), or choose another name.") from None
@@ -88,50 +92,53 @@ def create_file(path: Path) -> None:
             connection.execute(rule)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version={FORMAT}")
-        # the name of this ledger, so that two ledgers never share a hash
+        # a unique id of this ledger, so that two ledgers never share a hash
         append(connection, None, kind="ledger", note=uuid4().hex)
     sync_folder(path.parent)
 
 
 @contextmanager
 def transaction(path: Path, *, write: bool, wait: float, new: bool = False) -> Iterator[sqlite3.Connection]:
-    """A connection inside one transaction that commits at the end, and rolls back on any exception.
+    """Yield a connection inside one transaction, committed at the end or rolled back on exceptions.
 
-    Raises: LedgerError in plain words for every failure of SQLite or of the file below it.
+    Raises
+    ------
+    LedgerError
+        Any failure of SQLite or of the file, with a plain description.
     """
-    before = _place(path)
+    before = _file_identity(path)
     if before is None:
         raise LedgerError(
             f"There is no ledger at {path}. A missing ledger never means a fresh budget: put it back from where it "
             "was moved or backed up. Only for records never released before, make one with Ledger.create(path)."
         )
     try:
-        # mode=rw never creates: a ledger that is missing must not come back empty
+        # mode=rw never creates a file: a missing ledger must not reappear empty
         uri = f"{path.as_uri()}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)) as connection:
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1 << 20)
-            # EXTRA syncs the folder too, so that a row granted before a power cut is there after it
+            # EXTRA also syncs the folder, so that a committed row survives a power cut
             for setting in ("trusted_schema=OFF", "cell_size_check=ON", "synchronous=EXTRA", "fullfsync=ON"):
                 connection.execute(f"PRAGMA {setting}")
             if connection.execute("PRAGMA journal_mode=DELETE").fetchone() != ("delete",):
                 raise LedgerError(f"The ledger {path} cannot keep a rollback journal; was its journal mode changed?")
-            # the write lock comes before the reading: no two programs may see the same budget left and both spend it
+            # the write lock precedes reading, so that two programs cannot both spend the same budget
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             if not new:
-                _check_form(connection, path)
+                _check_format(connection, path)
             yield connection
             connection.execute("COMMIT")
     except sqlite3.Error as error:
-        raise LedgerError(f"{_reason(path, error)} Nothing was granted by this call.") from error
-    # an open file can be replaced under its name: the row then went to a file that nobody will read again
-    if write and _place(path) != before:
+        raise LedgerError(f"{_error_text(path, error)} Nothing was granted by this call.") from error
+    # an open file can be replaced under its name; the row is then in a file that is never read again
+    if write and _file_identity(path) != before:
         raise LedgerError(f"The ledger {path} was deleted or replaced during a write; draw nothing, and restore it.")
 
 
 def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> Row:
-    """Add one row after `head` and return it; a clock that went back gets a row of its own before it."""
+    """Append one row after `head` and return it; if the clock went back, append a clock row first."""
     previous, seq, now = (head.hash, head.seq + 1, utc_now()) if head else (_NO_HASH, 1, utc_now())
-    # a clock set back is told in a row, not refused: refusing would stop releases, hiding it would blur the order
+    # a clock set back is recorded, not refused: refusing would stop all releases
     if head and now < head.utc and content["kind"] != "clock":
         note = f"the clock reads earlier than in row {head.seq}; rows are ordered by number, not by time"
         return append(connection, append(connection, head, kind="clock", note=note), **content)
@@ -143,44 +150,50 @@ def append(connection: sqlite3.Connection, head: Row | None, **content: Any) -> 
 
 
 def read_rows(connection: sqlite3.Connection) -> list[Row]:
-    """Every row in order, unchecked."""
+    """Return all rows in order, without verification."""
     return rows_of(read_cells(connection))
 
 
 def read_cells(connection: sqlite3.Connection, after: int | None = None) -> list[RowCells]:
-    """The cells of every row in order, or of those past a number, unchecked."""
+    """Return the cells of all rows, or of the rows after a number, in order, without verification."""
     where = "" if after is None else f"WHERE seq > {after:d}"
     return connection.execute(f"SELECT {', '.join(_COLUMNS)} FROM rows {where} ORDER BY seq").fetchall()
 
 
 def rows_of(cells: Iterable[RowCells]) -> list[Row]:
-    """Rows from their cells."""
+    """Convert cells to rows."""
     return [Row(**dict(zip(_COLUMNS, row, strict=True))) for row in cells]
 
 
 def file_problems(connection: sqlite3.Connection) -> list[str]:
-    """What SQLite itself finds wrong with the pages and the index of the file."""
+    """Return the problems that SQLite reports for the pages and the index of the file."""
     return [f"SQLite: {text}" for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
 
 
 def chain_problems(connection: sqlite3.Connection, rows: list[Row], after: Row | None = None) -> list[str]:
-    """What is wrong with the chain: edited, inserted, reordered or missing rows.
+    """Return the problems of the hash chain: edited, inserted, reordered or missing rows.
 
-    `after` is the last of the rows before these, which were checked earlier.
-    An edit is seen unless every later hash was computed anew, and so is a cut tail unless SQLite's own counter
-    was set back, too.  A whole file put back from an old copy looks right from inside: only a row hash kept
-    elsewhere (`Receipt.hash`) or a saved result without a row shows it.
+    Parameters
+    ----------
+    rows : rows to check.
+    after : last verified row before these.
+
+    Notes
+    -----
+    An edit is detected unless all later hashes were recomputed, and a truncated end unless SQLite's
+    counter was also set back. A complete old copy is consistent in itself: only a row hash stored
+    elsewhere (`Receipt.hash`) or a saved result without a row reveals it.
     """
     problems, first, previous = [], after.seq + 1 if after else 1, after.hash if after else _NO_HASH
     for position, row in enumerate(rows, start=first):
         if row.seq != position:
-            problems.append(f"row {position} is missing or out of order (found number {row.seq})")
+            problems.append(f"row {position} is missing or out of order (the row there has number {row.seq})")
             break
         if row.hash != row.sealed(previous):
             problems.append(f"row {position} was edited, or rows before it were removed")
-        # go on from the hash as it stands, so that one edit is one problem and not one for every later row
+        # continue from the stored hash, so that one edit is reported once and not for every later row
         previous = str(row.hash)
-    # AUTOINCREMENT keeps its own count, which a cut tail leaves behind
+    # AUTOINCREMENT has a separate counter, which truncation of the rows leaves unchanged
     counter, held = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'rows'").fetchone(), len(rows)
     if not after and (not rows or rows[0].kind != "ledger"):
         problems.append("the first row, which names the ledger, is missing")
@@ -190,7 +203,7 @@ def chain_problems(connection: sqlite3.Connection, rows: list[Row], after: Row |
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new or renamed entry of `folder` survive a power cut (where the system can)."""
+    """Make new or renamed entries of a folder survive a power cut, if the system supports it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -199,8 +212,8 @@ def sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _place(path: Path) -> tuple[int, int] | None:
-    """Which file lies at `path`, if any."""
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Return device and inode of the file at `path`, or None."""
     try:
         status = os.stat(path)
     except OSError:
@@ -210,21 +223,21 @@ def _place(path: Path) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _check_form(connection: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that is no ledger, is of a later format, or whose rules were altered, before reading its rows."""
+def _check_format(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise LedgerError for a file of another program or later format, or with altered triggers."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         raise LedgerError(f"{path} is not a ledger (it is empty, or another program's file); give the ledger's path.")
     if version > FORMAT:
         raise LedgerError(f"{path} has format {version}, this program knows {FORMAT}; update the program.")
-    found = connection.execute("SELECT sql FROM sqlite_master WHERE name <> 'sqlite_sequence'").fetchall()
-    if version != FORMAT or {sql for (sql,) in found} != set(_RULES):
+    statements = connection.execute("SELECT sql FROM sqlite_master WHERE name <> 'sqlite_sequence'").fetchall()
+    if version != FORMAT or {sql for (sql,) in statements} != set(_RULES):
         raise LedgerError(f"The ledger {path} is damaged: its append-only rules were altered. Restore it from a copy.")
 
 
-def _reason(path: Path, error: sqlite3.Error) -> str:
-    """A failure of SQLite in plain words."""
+def _error_text(path: Path, error: sqlite3.Error) -> str:
+    """Describe a failure of SQLite in plain words."""
     extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
     code = extended & 0xFF
     if extended == sqlite3.SQLITE_READONLY_DBMOVED or not path.exists():

@@ -1,7 +1,8 @@
 """Signing keys of a ledger.
 
-A digest of exact counts would let anyone who guesses the counts check the guess, so it is keyed; neither key nor digest
-is in any release.  The key file is made when it is first needed.  When it is lost, records can no longer be recognised.
+A plain digest of exact counts would confirm guesses of the counts, so digests are keyed; neither key
+nor digest is part of any release. The key file is created at first use. If it is lost, records can
+no longer be recognised.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ FORMAT = "ledger-key/1"
 
 
 def key_file(ledger: Path) -> Path:
-    """Where the secrets of a ledger are kept.
+    """Return the path of the key file of a ledger.
 
     >>> key_file(Path("budget.ledger")).name
     'budget.ledger.key'
@@ -34,9 +35,12 @@ def key_file(ledger: Path) -> Path:
 
 
 def secret(ledger: Path, purpose: str) -> bytes:
-    """Return 32 secret bytes of a ledger, different for every purpose; they are made at the first call.
+    """Return 32 secret bytes of a ledger, different for every purpose.
 
-    Raises: LedgerError if the key file cannot be read or made.
+    Raises
+    ------
+    LedgerError
+        The key file cannot be read or created.
     """
     file = key_file(ledger)
     try:
@@ -46,10 +50,12 @@ def secret(ledger: Path, purpose: str) -> bytes:
         if data["format"] != FORMAT or len(seed := bytes.fromhex(data["seed"])) != 32:
             raise ValueError("another format")
     except OSError as error:
-        raise LedgerError(f"The key file {file} cannot be read or made: {error.strerror}. Nothing was spent.") from None
+        raise LedgerError(
+            f"The key file {file} cannot be read or created: {error.strerror}. Nothing was spent."
+        ) from None
     except (ValueError, KeyError, TypeError):
         raise LedgerError(f"The key file {file} is damaged. Restore it from a copy. Nothing was spent.") from None
-    # a key of its own for every purpose: a digest never helps to forge a signature
+    # a separate key per purpose, so that digests never help to forge a signature
     return hmac.digest(seed, purpose.encode(), hashlib.sha256)
 
 
@@ -60,7 +66,7 @@ def sign_with(seed: bytes, content: bytes) -> tuple[str, str]:
 
 
 def good_signature(public_key: str, signature: str, content: bytes) -> bool:
-    """Return whether the holder of a public key signed some content; both in hexadecimal.
+    """Whether a signature of a content is valid under a public key; both in hexadecimal.
 
     >>> public, signature = sign_with(bytes(32), b"text")
     >>> good_signature(public, signature, b"text"), good_signature(public, signature, b"another")
@@ -74,17 +80,18 @@ def good_signature(public_key: str, signature: str, content: bytes) -> bool:
 
 
 def _create(file: Path) -> None:
-    """Write a whole new key under its name, for its owner only; of two who do it at once one wins."""
+    """Create the key file atomically, readable by its owner only; the first of two creations wins."""
     partial = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     content = json.dumps({"format": FORMAT, "seed": secrets.token_hex(32)})
     try:
         with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as new:
             new.write(content)
             new.flush()
-            # on the disk before it has its name: half a key under the name would make every digest wrong
+            # synced before it is renamed: a truncated key would make every digest wrong
             os.fsync(new.fileno())
         with suppress(FileExistsError):
-            # link refuses where rename would replace: of two who make a key at once, both then read the first
+            # link fails if the name exists, where rename would replace: two concurrent creations both
+            # read the first key
             os.link(partial, file)
         sync_folder(file.parent)
     finally:
