@@ -1,7 +1,7 @@
-"""Delimited text as record batches.
+"""Delimited text files as record batches.
 
-What separates fields is read off the head, whose names are public, and the encoding is UTF-8, unless a `TextFile` says
-otherwise.
+The delimiter is detected from the header line, whose names are public, and the encoding is UTF-8,
+unless a `TextFile` specifies them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.records.compression import unpacked
 
 CSV_BLOCK = 4_000_000
 MAX_COLUMNS = 50_000
-HEAD = 2**16  # bytes in which the names end, for what separates them
+HEAD = 2**16  # bytes that are read to detect the delimiter; the header line ends within them
 
 _RAGGED = re.compile(r"CSV parse error: (?:Row #(\d+): )?Expected (\d+) columns, got (\d+)")
 _BLANKS_BETWEEN = re.compile(r'\ufeff?"[^"\r\n]*"( "[^"\r\n]*")+\r?\n')
@@ -38,10 +38,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class TextFile:
-    """A CSV file of which is known what its name and head do not tell.
+    """CSV file with explicit delimiter or encoding.
 
-    Fields: `path`; `delimiter`, one character between fields, None to read it off the head; `encoding`, as Python names
-    it.
+    Attributes
+    ----------
+    path : path of the file.
+    delimiter : one character between fields; None to detect it from the header line.
+    encoding : name of a Python text encoding.
+
+    Examples
+    --------
 
     >>> TextFile(path="survey.csv", delimiter=";", encoding="latin-1").encoding
     'latin-1'
@@ -52,20 +58,20 @@ class TextFile:
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
-        """Raise DataError for what separates no fields, or is no encoding of text."""
-        one = self.delimiter
-        if one is not None and (len(one) != 1 or one in '"\r\n' or one > "~"):
-            raise DataError(f"the delimiter was given as {shown(one)}; give one character, like ';'")
+        """Raise DataError for an invalid delimiter or an unknown text encoding."""
+        delimiter = self.delimiter
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or delimiter > "~"):
+            raise DataError(f"the delimiter is {shown(delimiter)}; give one character, like ';'")
         try:
-            known = codecs.lookup(self.encoding)._is_text_encoding
+            is_text_encoding = codecs.lookup(self.encoding)._is_text_encoding
         except (LookupError, TypeError):
-            known = False
-        if not known:
+            is_text_encoding = False
+        if not is_text_encoding:
             raise DataError(f"there is no encoding {shown(self.encoding)}; give one like 'latin-1' or 'utf-8'")
 
 
 def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns of a CSV file, batch by batch.  Raises: DataError when it is malformed anywhere."""
+    """Yield the named columns of a CSV file; raise DataError if any part of it is malformed."""
     header = _header(text)
     check_columns([header_name(name) for name in header], names, quote=False)
     fields = [next(field for field in header if header_name(field) == name) for name in names]
@@ -78,23 +84,24 @@ def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Bat
 
 
 def csv_names(text: TextFile) -> list[str]:
-    """The names in the head of a CSV file."""
+    """Return the column names in the header of a CSV file."""
     return list(map(header_name, _header(text)))
 
 
 def _header(text: TextFile) -> list[str]:
-    """The fields of the head, as they are."""
+    """Return the fields of the header line, unchanged."""
     with _CsvFile(text) as file:
         fields: list[str] = file.guarded(lambda: file.open(()).schema.names)
     return fields
 
 
 class _CsvFile:
-    """A CSV file, packed or not, as the readable object that Arrow asks for; it finds out where it is malformed.
+    """Readable file object for Arrow that decompresses, decodes and checks a CSV file.
 
-    Arrow takes any quotes.  One that is never closed, or closed in the middle of a field, then makes a single value of
-    all the lines between, and their rows are gone in silence.  So quotes are checked here as the bytes go by: in a
-    well-formed file they open and close in turn, at the ends of fields, or stand in pairs inside.
+    Arrow accepts misplaced quotes. A quote that is never closed, or closed in the middle of a field,
+    then merges all lines in between into one value, and their rows are lost without an error. So the
+    quotes of all bytes are checked here: in a well-formed file they open and close alternately, at
+    the ends of fields, or occur in pairs inside.
     """
 
     def __init__(self, text: TextFile) -> None:
@@ -103,14 +110,14 @@ class _CsvFile:
         self.size = max(1, self.path.stat().st_size)
         self.encoding, self.delimiter = text.encoding, text.delimiter
         self.malformed = ""
-        self.quotes, self.lines, self.kept = 0, 1, b""
+        self.quotes, self.lines, self.tail = 0, 1, b""
 
     def __enter__(self) -> _CsvFile:
         self.raw, self.unpacked = tried(lambda: unpacked(self.path), self.what)
         try:
             start = self.guarded(lambda: self.unpacked.read(HEAD))
-            self.decoder = codecs.getincrementaldecoder(self.encoding)() if self._foreign else None
-            self.pending = self._in_utf8(start)
+            self.decoder = codecs.getincrementaldecoder(self.encoding)() if self._needs_decoding else None
+            self.pending = self._to_utf8(start)
             self._read_start()
         except BaseException:
             self.raw.close()
@@ -136,7 +143,7 @@ class _CsvFile:
         self.raw.close()
 
     @property
-    def _foreign(self) -> bool:
+    def _needs_decoding(self) -> bool:
         return codecs.lookup(self.encoding).name not in ("utf-8", "ascii")
 
     @property
@@ -144,22 +151,22 @@ class _CsvFile:
         return self.raw.closed
 
     def read(self, size: int = -1) -> bytes:
-        # a block that is short for no other reason than its encoding would cut rows where Arrow expects none cut
+        # Arrow treats a short block as the end of a row, so decoded blocks are filled up to `size`
         while len(self.pending) < size or size < 0:
             block = self.unpacked.read(size)
-            self.pending += self._in_utf8(block)
+            self.pending += self._to_utf8(block)
             if not block:
                 break
         cut = len(self.pending) if size < 0 else size
-        found, self.pending = self.pending[:cut], self.pending[cut:]
+        content, self.pending = self.pending[:cut], self.pending[cut:]
         separator = (self.delimiter or ",").encode()
-        if not self.kept and found.lstrip().partition(b"\n")[0].count(separator) >= MAX_COLUMNS:
+        if not self.tail and content.lstrip().partition(b"\n")[0].count(separator) >= MAX_COLUMNS:
             raise DataError(f"{self.what} has more than {MAX_COLUMNS:,} columns; leave out those that no table needs")
-        if found:
-            self._follow(found)
-        return found
+        if content:
+            self._check_quotes(content)
+        return content
 
-    def _in_utf8(self, block: bytes) -> bytes:
+    def _to_utf8(self, block: bytes) -> bytes:
         if self.decoder is None:
             return block
         try:
@@ -170,32 +177,37 @@ class _CsvFile:
 
     def finish(self) -> None:
         """Check the quotes up to the end of the file."""
-        self._follow(b"\n")
+        self._check_quotes(b"\n")
         if self.quotes % 2 and not self.malformed:
             self.malformed = f"a quote of {self.what} is not closed, so that rows would be lost"
 
-    def _follow(self, block: bytes) -> None:
-        # A quote is judged by the bytes on both sides, so the last two bytes wait for the next block.
-        text = (self.kept or b"\n") + (block if self.kept else block.removeprefix(codecs.BOM_UTF8))
+    def _check_quotes(self, block: bytes) -> None:
+        # checking a quote needs the bytes on both sides, so the last two bytes are checked with the
+        # next block
+        text = (self.tail or b"\n") + (block if self.tail else block.removeprefix(codecs.BOM_UTF8))
         data = np.frombuffer(text, np.uint8)
-        places = np.flatnonzero(data[1:-1] == ord('"')) + 1
-        opening = (np.arange(len(places)) + self.quotes) % 2 == 0
-        beside = data[np.where(opening, places - 1, places + 1)]
-        wrong = places[~np.isin(beside, list(f'{self.delimiter}\r\n"'.encode()))]
-        if len(wrong) and not self.malformed:
-            line = self.lines + text[1 : wrong[0]].count(b"\n")
+        positions = np.flatnonzero(data[1:-1] == ord('"')) + 1
+        opening = (np.arange(len(positions)) + self.quotes) % 2 == 0
+        outer_neighbours = data[np.where(opening, positions - 1, positions + 1)]
+        misplaced = positions[~np.isin(outer_neighbours, list(f'{self.delimiter}\r\n"'.encode()))]
+        if len(misplaced) and not self.malformed:
+            line = self.lines + text[1 : misplaced[0]].count(b"\n")
             self.malformed = f"line {line:,} of {self.what} has a quote in the middle of a field"
-        self.quotes, self.lines, self.kept = self.quotes + len(places), self.lines + text[1:-1].count(b"\n"), text[-2:]
+        self.quotes, self.lines, self.tail = (
+            self.quotes + len(positions),
+            self.lines + text[1:-1].count(b"\n"),
+            text[-2:],
+        )
 
     def fraction(self) -> float:
-        """Share of the bytes on disk read so far."""
+        """Return the fraction of the bytes on disk read so far."""
         return min(1.0, self.raw.tell() / self.size)
 
     def open(self, names: Sequence[str]) -> pa.RecordBatchReader:
-        """The named columns, all when there are none, as texts: "01" stays "01", "NA" stays "NA"."""
+        """Open the named columns, or all without names, as texts: "01" and "NA" are unchanged."""
         return pa.csv.open_csv(
             self,
-            # One thread, because only then Arrow knows the number of a malformed row.
+            # with several threads, Arrow cannot report the number of a malformed row
             read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK, use_threads=False),
             parse_options=pa.csv.ParseOptions(newlines_in_values=True, delimiter=self.delimiter or ","),
             convert_options=pa.csv.ConvertOptions(
@@ -204,43 +216,43 @@ class _CsvFile:
             ),
         )
 
-    def _explained(self, error: Exception) -> str:
-        """Numbers from the head of Arrow's message on a ragged row; the row itself comes after them."""
-        found = _RAGGED.match(str(error))
-        if found is None:
-            known = next((reason for head, reason in _REASONS.items() if str(error).startswith(head)), "")
-            return f"{self.what} {known}" if known else ""
-        row, wanted, given = found.groups()
+    def _explain_error(self, error: Exception) -> str:
+        """Describe a ragged row by the numbers in Arrow's message, without the row that follows them."""
+        match = _RAGGED.match(str(error))
+        if match is None:
+            reason_text = next((reason for head, reason in _REASONS.items() if str(error).startswith(head)), "")
+            return f"{self.what} {reason_text}" if reason_text else ""
+        row, expected, actual = match.groups()
         where = f"row {row} (the header is row 1, blank lines do not count)" if row else "a row"
         advice = "correct the file"
-        if row == "2" and wanted == "1":
+        if row == "2" and expected == "1":
             advice = "if the first line is a title or a comment, delete it; otherwise correct the file"
-        elif row == "2" and int(given) == int(wanted) + 1:
+        elif row == "2" and int(actual) == int(expected) + 1:
             advice = (
                 "row names without a name in the header, as R's write.table writes them, are one reason, and a "
                 "delimiter at the end of every row is another: write the file with row.names=FALSE, or delete it"
             )
-        elif row == "2" and int(given) == int(wanted) - 1:
+        elif row == "2" and int(actual) == int(expected) - 1:
             advice = "if the header ends in a delimiter, delete it there; otherwise correct the file"
-        return f"{where} of {self.what} has {given} fields, not {wanted}; {advice}"
+        return f"{where} of {self.what} has {actual} fields, not {expected}; {advice}"
 
     def guarded(self, action: Callable[[], _T]) -> _T:
-        """Result of reading, or a DataError that says where the file is malformed."""
+        """Return the result of an action, or raise a DataError with the place of the malformed text."""
         try:
-            found, problem = tried(action, self.what, self._explained), ""
+            result, problem = tried(action, self.what, self._explain_error), ""
         except DataError as error:
             problem = str(error)
         if not problem and not self.malformed:
-            return found
-        line = None if self._foreign else tried(self._undecodable, self.what)
+            return result
+        line = None if self._needs_decoding else tried(self._first_undecodable_line, self.what)
         if line is not None:
             problem = f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8, or give its encoding"
         elif self.malformed:
             problem = f"{self.malformed}; correct the file"
         raise DataError(problem)
 
-    def _undecodable(self) -> int | None:
-        """Number of the first line with bytes that are not UTF-8."""
+    def _first_undecodable_line(self) -> int | None:
+        """Return the number of the first line that is not UTF-8, or None."""
         decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
         raw, inside = unpacked(self.path)
         with raw:

@@ -1,12 +1,9 @@
-"""Readers of records: data frames, files of all formats and partitions.
+"""Readers of records: data frames, files of all formats, folders and partitions.
 
-Arrow files, JSON lines and JSON arrays -> batches of the needed columns.
-
-Parquet files -> batches of the needed columns, in bounded memory whatever the file unfolds to.
-
-Files and folders of records: which reader takes which, and many files as one source.
-
-Records of any kind -> small batches of the needed columns, with memory bounded by bytes, not by rows.
+`read_batches` yields small batches of the needed columns from any supported data. Memory is bounded
+by bytes, not by rows: batches are smaller for more columns, and Arrow and Parquet files that would
+expand to too many bytes are refused. A folder or pattern of files is one source; the reader of each
+file depends on its ending (`FILE_KINDS`).
 """
 
 from __future__ import annotations
@@ -50,128 +47,134 @@ if TYPE_CHECKING:
     from pyarrow.dataset import Dataset, FileFragment
 
 
-MOST_LINE = 4_000_000
-MAX_INDENT = 1_024  # bytes in which the first character of a JSON file comes
-BLANKS = re.compile(r"[ \t\r\n]*")
+MAX_LINE_CHARS = 4_000_000
+MAX_INDENT_BYTES = 1_024  # the first character of a JSON file comes within this many bytes
+JSON_BLANKS = re.compile(r"[ \t\r\n]*")
 
 
 def arrow_schema(path: Path) -> pa.Schema:
-    """The columns of an Arrow or Feather file."""
-    return tried(lambda: _arrow(path), f"the file {shown(path.name)}").schema
+    """Return the schema of an Arrow or Feather file."""
+    return tried(lambda: _arrow_reader(path), f"the file {shown(path.name)}").schema
 
 
 def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns of an Arrow or Feather file.  Raises: LimitExceeded for batches that unfold to too much."""
+    """Yield the named columns of an Arrow or Feather file.
+
+    Raises
+    ------
+    LimitExceeded
+        A batch expands to too many bytes.
+    """
     what = f"the file {shown(path.name)}"
-    tried(lambda: _check(path), what)
-    file = tried(lambda: _arrow(path), what)
+    tried(lambda: _check_arrow_file(path), what)
+    file = tried(lambda: _arrow_reader(path), what)
     check_columns(file.schema.names, names)
-    listed = getattr(file, "num_record_batches", None)
-    parts = file if listed is None else map(file.get_batch, range(listed))
-    return batches(parts, names, rows, None, what)
+    n_batches = getattr(file, "num_record_batches", None)
+    batch_source = file if n_batches is None else map(file.get_batch, range(n_batches))
+    return batches(batch_source, names, rows, None, what)
 
 
-def _check(path: Path) -> None:
+def _check_arrow_file(path: Path) -> None:
     if path.stat().st_size:  # an empty file cannot be mapped, and has no batches
         with pa.memory_map(str(path)) as file:
             check_arrow(file, path.name)
 
 
-def _arrow(path: Path) -> Any:
-    """A reader of an Arrow file, which goes by the list at its end, as others do, or of a stream."""
+def _arrow_reader(path: Path) -> Any:
+    """Open an Arrow file, which has a list of batches at its end, or an Arrow stream."""
     source = pa.memory_map(str(path))
-    listed = is_arrow_file(source)
-    source.seek(0 if listed else arrow_start(source.read(len(MAGIC))))
-    file = pa.ipc.open_file(source) if listed else pa.ipc.open_stream(source)
-    _ = file.schema.names  # which are read now, and may be no text
+    is_file = is_arrow_file(source)
+    source.seek(0 if is_file else arrow_start(source.read(len(MAGIC))))
+    file = pa.ipc.open_file(source) if is_file else pa.ipc.open_stream(source)
+    _ = file.schema.names  # decoded now, so that invalid names raise here
     return file
 
 
 def json_names(path: Path) -> list[str]:
-    """The keys of the first objects: one leaves out what it has no value for."""
-    return list(dict.fromkeys(key for _, row in islice(_objects(path), LINES) for key in row))
+    """Return the keys of the first `LINES` objects; objects may omit keys without a value."""
+    return list(dict.fromkeys(key for _, row in islice(_json_objects(path), LINES) for key in row))
 
 
 def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The values under some keys of objects; a key that an object does not have is a missing value."""
-    seen: set[str] = set()
+    """Yield the values of the named keys of all objects; an absent key is a missing value."""
+    seen_keys: set[str] = set()
 
     def values() -> Iterator[list[Any]]:
-        for place, row in _objects(path):
-            if isinstance(row, _Twice) and (lost := row.keys_twice & set(names)):
+        for place, row in _json_objects(path):
+            if isinstance(row, _DuplicateKeys) and (repeated := row.duplicate_keys & set(names)):
                 where = f"{place} of the file {shown(path.name)}"
-                raise DataError(f"{where} has the key {shown(min(lost))} twice; write each once")
-            seen.update(row.keys() & names)
+                raise DataError(f"{where} has the key {shown(min(repeated))} twice; write each once")
+            seen_keys.update(row.keys() & names)
             yield [row.get(name) for name in names]
 
-    done = 0
+    n_rows = 0
     for batch in batched(values(), len(names), rows):
-        done += batch.rows
+        n_rows += batch.rows
         yield batch
-    if done:
-        check_columns(sorted(seen), names)
+    if n_rows:
+        check_columns(sorted(seen_keys), names)
 
 
-class _Twice(dict[str, Any]):
-    """An object that says some keys more than once."""
+class _DuplicateKeys(dict[str, Any]):
+    """JSON object with duplicate keys."""
 
-    keys_twice: set[str]
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    twice, keys = _Twice(found), [key for key, _ in pairs]
-    twice.keys_twice = {key for key in found if keys.count(key) > 1}
-    return twice
+    duplicate_keys: set[str]
 
 
-def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The objects of a file, one per line or in one array, and the place of each in words."""
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) == len(pairs):
+        return value
+    duplicate, keys = _DuplicateKeys(value), [key for key, _ in pairs]
+    duplicate.duplicate_keys = {key for key in value if keys.count(key) > 1}
+    return duplicate
+
+
+def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the objects of a file, one per line or in one array, each with its place as text."""
     what = f"the file {shown(path.name)}"
     raw, file = tried(lambda: unpacked(path), what)
     with raw:
-        is_array = tried(lambda: file.read(MAX_INDENT), what).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+        is_array = tried(lambda: file.read(MAX_INDENT_BYTES), what).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
     raw, file = tried(lambda: unpacked(path), what)
     with raw:
-        elements = _array(file, what) if is_array else _lines(file, what)
+        elements = _json_array(file, what) if is_array else _json_lines(file, what)
         for place, value in guarded(elements, what):
             if not isinstance(value, dict):
-                advice = "write an array of objects alone" if is_array else "write one per line, or one array of them"
+                advice = "write an array of objects only" if is_array else "write one per line, or one array of them"
                 raise DataError(f"{place} of {what} is not a JSON object; {advice}")
             yield place, value
 
 
-def _lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """The value in each line that is not blank; None for a line that is not JSON."""
-    for number, line in enumerate(lines(file, MOST_LINE, what), start=1):
+def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
+    """Yield the value of each line that is not blank; None for a line that is not JSON."""
+    for number, line in enumerate(lines(file, MAX_LINE_CHARS, what), start=1):
         if not line.strip():
             continue
         try:
-            value = json.loads(line, object_pairs_hook=_object)
+            value = json.loads(line, object_pairs_hook=_json_object)
         except (ValueError, RecursionError):
             value = None
         yield f"line {number:,}", value
 
 
-def _array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
-    """The elements of an array, decoded one after the other; None for one that is not an object."""
-    decoder, text_of = json.JSONDecoder(object_pairs_hook=_object), codecs.getincrementaldecoder("utf-8-sig")()
+def _json_array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
+    """Yield the elements of an array incrementally; None for an element that is not an object."""
+    decoder, utf8 = json.JSONDecoder(object_pairs_hook=_json_object), codecs.getincrementaldecoder("utf-8-sig")()
     text, at, number, is_complete = "", 0, 0, False
 
     def more() -> bool:
-        """Read another block behind the rest of the text; False at the end of the file."""
+        """Append a block to the remaining text; return False at the end of the file."""
         nonlocal text, at
         block = file.read(BLOCK)
-        text, at = text[at:] + text_of.decode(block, final=not block), 0
+        text, at = text[at:] + utf8.decode(block, final=not block), 0
         return bool(block)
 
     def next_sign() -> str:
-        """The next character that is not blank; empty at the end of the file."""
+        """Return the next character that is not blank; empty at the end of the file."""
         nonlocal at
         while True:
-            at = BLANKS.match(text, at).end()  # type: ignore[union-attr]  # it matches no blanks, too
+            at = JSON_BLANKS.match(text, at).end()  # type: ignore[union-attr]  # the pattern also matches the empty text
             if at < len(text):
                 return text[at]
             if not more():
@@ -179,7 +182,7 @@ def _array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
 
     next_sign()
     while not is_complete:
-        at += 1  # the bracket or comma before
+        at += 1  # skip the bracket or comma
         number += 1
         place = f"object {number:,}"
         if (sign := next_sign()) == "]" and number == 1:
@@ -192,18 +195,18 @@ def _array(file: Any, what: str) -> Iterator[tuple[str, Any]]:
             except RecursionError:
                 sign = ""
             except ValueError:
-                # it may go on behind this block
-                if len(text) - at > MOST_LINE or not more():
+                # the object may continue in the next block
+                if len(text) - at > MAX_LINE_CHARS or not more():
                     sign = ""
         if sign != "{":
             yield place, None
         separator = next_sign()
         if separator not in (",", "]"):
-            raise DataError(f"{what} breaks off or is not valid JSON behind {place}; write it again")
+            raise DataError(f"{what} ends early or is not valid JSON after {place}; write it again")
         is_complete = separator == "]"
     at += 1
     if next_sign():
-        raise DataError(f"{what} goes on behind its array; write one array of objects")
+        raise DataError(f"{what} continues after its array; write one array of objects")
 
 
 PARQUET_BATCH_BYTES = 64_000_000
@@ -211,7 +214,7 @@ CHUNK_BYTES = 400_000_000
 
 
 def parquet_schema(path: Path) -> pa.Schema:
-    """The columns of a parquet file, as Arrow reads them."""
+    """Return the Arrow schema of a parquet file."""
     return tried(lambda: _parquet_file(path).schema_arrow, f"the file {shown(path.name)}")
 
 
@@ -222,7 +225,7 @@ def _parquet_file(place: Path, **options: Any) -> Any:
 
 
 def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns of a parquet file.  Raises: LimitExceeded for row groups that are too large."""
+    """Yield the named columns of a parquet file; raise LimitExceeded for large row groups."""
     what = f"the file {shown(path.name)}"
     with tried(lambda: _parquet_file(path), what) as file:
         fields = tried(lambda: file.schema_arrow, what)
@@ -236,11 +239,11 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
         for group in range(metadata.num_row_groups):
             row_group = metadata.row_group(group)
             check_group_size(max((row_group.column(i).total_uncompressed_size for i in wanted), default=0))
-    # Texts stay dictionaries, so that a long text repeated a million times takes its place in memory once; a buffer
-    # makes the reader go page by page, where it would otherwise load a whole column of a row group.
+    # Texts remain dictionary-encoded, so a long text that is repeated a million times is in memory
+    # once. The buffer makes the reader load single pages instead of all pages of a column chunk.
     buffer = max(2**12, min(2**20, PARQUET_BATCH_BYTES // max(1, len(names))))
     with tried(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
-        # One row group after the other, because a reader of many keeps the buffers of all that it went through.
+        # one row group at a time, because a reader of several retains the buffers of all of them
         groups = (
             file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names))
             for group in range(metadata.num_row_groups)
@@ -250,12 +253,12 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
 
 def _is_text(kind: pa.DataType) -> bool:
     types = pa.types
-    whole = types.is_string(kind) or types.is_large_string(kind)
-    return bool(whole or types.is_binary(kind) or types.is_large_binary(kind))
+    is_text = types.is_string(kind) or types.is_large_string(kind)
+    return bool(is_text or types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def check_group_size(size: int) -> None:
-    """Raise LimitExceeded for a row group that unfolds to too many bytes."""
+    """Raise LimitExceeded for a row group that expands to too many bytes."""
     if size > CHUNK_BYTES:
         raise LimitExceeded(
             f"a row group of the file unfolds to {size:,} bytes, more than the {CHUNK_BYTES:,} allowed; write the file "
@@ -264,25 +267,31 @@ def check_group_size(size: int) -> None:
 
 
 ColumnKinds = dict[str, bool | None]
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileKind:
-    """How files of some endings are read: what their columns are called and whether they hold numbers; their rows."""
+    """Reader of one file format.
+
+    Attributes
+    ----------
+    columns : function that returns the column names and whether each column is numeric.
+    batches : function that yields the rows.
+    """
 
     columns: Callable[[Path], ColumnKinds]
     batches: Callable[[Path, Sequence[str], int], Iterator[Batch]]
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Whether a type of Arrow is one of numbers."""
+    """Whether an Arrow type is numeric."""
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
 def typed(schema: pa.Schema) -> ColumnKinds:
-    """The columns of an Arrow schema, and whether they hold numbers."""
+    """Return the columns of an Arrow schema and whether each is numeric."""
     return {field.name: is_number(field.type) for field in schema}
 
 
@@ -312,121 +321,135 @@ TEXT_ENDINGS = tuple(ending for ending, kind in FILE_KINDS.items() if kind is CS
 
 
 def file_columns(path: Path) -> Iterator[tuple[Path, ColumnKinds]]:
-    """Every file that a path names, and its columns with those of its folders."""
-    for file in _found(path):
-        if (kind := _kind(file)) is not None:
-            yield file, dict.fromkeys(_folders(path, file)) | kind.columns(file)
+    """Yield every file of a path with its columns, including those from folder names."""
+    for file in _matching_files(path):
+        if (kind := _file_kind(file)) is not None:
+            yield file, dict.fromkeys(_folder_columns(path, file)) | kind.columns(file)
 
 
 def file_batches(path: Path, names: Sequence[str], rows: int, only: Path | None = None) -> Iterator[Batch]:
-    """The named columns of a file, of all files in a folder and those below, or of all that a pattern fits.
+    """Yield the named columns of a file, of all files below a folder, or of all matches of a pattern.
 
-    Of these files it may be a single one that is read.
+    With `only`, a single one of these files is read.
     """
-    if (found := [only] if only else _found(path)) == [path]:
-        return _of(path).batches(path, names, rows)
-    if not found:
-        raise DataError(f"there is no file {shown(path.name)} at the path given, or none in it; check it, {NAMED}")
-    return _all(path, found, names, rows)
+    if (files := [only] if only else _matching_files(path)) == [path]:
+        return _supported_file_kind(path).batches(path, names, rows)
+    if not files:
+        raise DataError(f"there is no file {shown(path.name)} at this path, or none in it; check it, {ENDINGS_ADVICE}")
+    return _batches_of_files(path, files, names, rows)
 
 
-def _all(path: Path, found: Sequence[Path], names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The rows of many files, each of which must have every column; folders such as sex=F hold a column of theirs."""
-    readers = [_of(file) for file in found]
-    for done, (file, reader) in enumerate(zip(found, readers, strict=True)):
-        constant = _folders(path, file)
-        inside = [name for name in names if name not in constant]
-        if lost := constant.keys() & reader.columns(file).keys() & set(names):
-            raise DataError(f"the column {shown(min(lost))} is in {shown(file.name)} and in its folder; keep one")
-        for batch in reader.batches(file, inside, rows):
-            columns = dict(zip(inside, batch.columns, strict=True))
+def _batches_of_files(path: Path, files: Sequence[Path], names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """Yield the rows of several files; folder names such as sex=F add a constant column.
+
+    Every file must have all columns.
+    """
+    readers = [_supported_file_kind(file) for file in files]
+    for done, (file, reader) in enumerate(zip(files, readers, strict=True)):
+        constant = _folder_columns(path, file)
+        columns_in_file = [name for name in names if name not in constant]
+        if duplicated := constant.keys() & reader.columns(file).keys() & set(names):
+            raise DataError(f"the column {shown(min(duplicated))} is in {shown(file.name)} and in its folder; keep one")
+        for batch in reader.batches(file, columns_in_file, rows):
+            columns = dict(zip(columns_in_file, batch.columns, strict=True))
             columns |= {name: pa.repeat(value, batch.rows) for name, value in constant.items() if name in names}
-            share = (done + (batch.fraction or 0.0)) / len(found)
+            share = (done + (batch.fraction or 0.0)) / len(files)
             yield replace(batch, columns=tuple(columns[name] for name in names), fraction=share)
 
 
-def _folders(path: Path, file: Path) -> dict[str, pa.Scalar]:
-    """ColumnKinds that the names of folders hold, below the folder that was given."""
+def _folder_columns(path: Path, file: Path) -> dict[str, pa.Scalar]:
+    """Return the constant columns from folder names between `path` and a file."""
     if not path.is_dir():
         return {}
     pairs = [part.split("=", 1) for part in file.relative_to(path).parent.parts if "=" in part]
     return {
-        unquote(name): pa.scalar(None if value == NO_VALUE else unquote(value), pa.string()) for name, value in pairs
+        unquote(name): pa.scalar(None if value == HIVE_NULL else unquote(value), pa.string()) for name, value in pairs
     }
 
 
-def _found(path: Path) -> list[Path]:
-    """The files that a path names, in the order of their names."""
+def _matching_files(path: Path) -> list[Path]:
+    """Return the files of a path, folder or pattern, sorted by name."""
     if path.is_file():
         return [path]
     if path.is_dir():
-        # what writers leave beside the records starts so
-        inside = (f for f in path.rglob("*") if not any(p.startswith((".", "_")) for p in f.relative_to(path).parts))
-        return _readable(inside)
-    return _readable(map(Path, glob.iglob(str(path), recursive=True)))
+        # writers store metadata in files and folders whose names start with . or _
+        visible = (f for f in path.rglob("*") if not any(p.startswith((".", "_")) for p in f.relative_to(path).parts))
+        return _supported_files(visible)
+    return _supported_files(map(Path, glob.iglob(str(path), recursive=True)))
 
 
-def _readable(paths: Iterable[Path]) -> list[Path]:
-    """Those that are files.  Raises: DataError at the first of another kind, before all others are looked for."""
-    found = []
+def _supported_files(paths: Iterable[Path]) -> list[Path]:
+    """Return the paths that are files, sorted; raise DataError at the first unsupported ending."""
+    files = []
     for path in paths:
         if path.is_file():
-            _of(path)
-            found.append(path)
-    return sorted(found)
+            _supported_file_kind(path)
+            files.append(path)
+    return sorted(files)
 
 
-def _kind(path: Path) -> FileKind | None:
+def _file_kind(path: Path) -> FileKind | None:
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     return FILE_KINDS.get("".join(suffixes)) or FILE_KINDS.get(suffixes[-1] if suffixes else "")
 
 
-def _of(path: Path) -> FileKind:
-    if (kind := _kind(path)) is None:
+def _supported_file_kind(path: Path) -> FileKind:
+    if (kind := _file_kind(path)) is None:
         if path.suffix.lower() == COUNTS_ENDING:
             raise DataError(f"the file {shown(path.name)} holds counts of a part; add such files with 'counts merge'")
-        raise DataError(f"the file {shown(path.name)} is of no known kind; check it, {NAMED}")
+        raise DataError(f"the file {shown(path.name)} is of no known kind; check it, {ENDINGS_ADVICE}")
     return kind
 
 
 RECORD_ENDINGS = tuple(FILE_KINDS)
 ENDINGS = ", ".join([*(one for one in FILE_KINDS if one.count(".") == 1), *(f".csv{pack}" for pack in PACKED)])
-NAMED = f"and that names end in one of {ENDINGS}"
+ENDINGS_ADVICE = f"and that names end in one of {ENDINGS}"
 
 
 BATCH_BYTES = 64_000_000
-KINDS = (
+SOURCE_KINDS = (
     "a DataFrame of pandas, Polars, Dask or Spark, a relation of DuckDB, a table of Ibis, an Arrow table, dataset, "
     "stream or generator of batches, or the path of a file, a folder or a pattern, with names that end in one of "
     f"{ENDINGS}"
 )
 READ_BY_PANDAS = ("sqlite", "mysql", "singlestoredb", "impala")  # backends of Ibis that fetch rows through pandas
 
-_VALUE_BYTES = 16  # a text of usual length, or two whole numbers; long texts come as dictionaries
+_BYTES_PER_VALUE = 16  # a short text or two integers; long texts are dictionary-encoded
 
 
 def as_source(data: Any) -> Any:
-    """Data as `read_batches` and `column_names` take them, one after the other.
+    """Return data in a form that both `column_names` and `read_batches` can read.
 
-    What gives its rows once only, or through Arrow's own door between libraries, becomes a stream of Arrow's.
+    Generators and objects with the Arrow stream interface become a `RecordBatchReader`; a Polars
+    LazyFrame is collected.
     """
-    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars plan
+    if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars LazyFrame
         data = tried(lambda: data.collect(engine="streaming"), f"the {type(data).__name__}")
     if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
         return _generated(data)
-    own = isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())) or _is_pandas(data)
-    if hasattr(data, "__arrow_c_stream__") and not own and not hasattr(data, "to_pyarrow_batches"):
+    is_readable = isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())) or _is_pandas(
+        data
+    )
+    if hasattr(data, "__arrow_c_stream__") and not is_readable and not hasattr(data, "to_pyarrow_batches"):
         return tried(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream")
     return data
 
 
 def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> Iterator[Batch]:
-    """The named columns of `data`, or of one of its files, batch by batch; other columns are ignored.
+    """Yield the named columns of `data` in batches; other columns are ignored.
 
-    Raises: DataError when the data cannot be read, or a name is not exactly one of its columns; LimitExceeded when a
-    file would unfold to too many bytes at once.
+    Parameters
+    ----------
+    only : a single file of `data` to read.
+
+    Raises
+    ------
+    DataError
+        The data cannot be read, or a name does not match exactly one column.
+    LimitExceeded
+        A file would expand to too many bytes at once.
     """
-    rows = max(1_000, min(2**18, BATCH_BYTES // (_VALUE_BYTES * max(1, len(names)))))
+    rows = max(1_000, min(2**18, BATCH_BYTES // (_BYTES_PER_VALUE * max(1, len(names)))))
     if _is_pandas(data):
         return _frame(data, names, rows)
     if isinstance(data, (str, Path)):
@@ -451,18 +474,19 @@ def read_batches(data: Any, names: Sequence[str], only: Path | None = None) -> I
     data = as_source(data)
     if isinstance(data, pa.RecordBatchReader):
         return _stream(data, names, rows)
-    raise DataError(f"the records are given as {type(data).__name__}; give {KINDS}")
+    raise DataError(f"the records are given as {type(data).__name__}; give {SOURCE_KINDS}")
 
 
 def column_names(data: Any) -> ColumnKinds:
-    """Names of the columns of data or the first of its files, and whether each holds numbers; see `column_kinds`."""
+    """Return the columns of data, or of its first file, as `column_kinds` describes them."""
     return next((columns for _, columns in column_kinds(data)), {})
 
 
 def column_kinds(data: Any) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """The columns of each file of data, or of data without files: whether they hold numbers, None if nothing tells.
+    """Yield each file of data, or None for data in memory, with its columns.
 
-    Names and types are public; no record is read.  Empty for what does not tell its columns.
+    The columns are a mapping name -> whether it is numeric, or None if the type is unknown; empty for
+    data that does not list its columns. Names and types are public; no record is read.
     """
     if isinstance(data, (str, Path)):
         yield from file_columns(Path(data))
@@ -477,14 +501,14 @@ def _columns(data: Any) -> ColumnKinds:
         return dict.fromkeys(csv_names(data)) if Path(data.path).is_file() else {}
     if isinstance(data, SheetFile):
         return dict.fromkeys(sheet_names(Path(data.path), data.sheet))
-    found = getattr(data, "schema", None)
-    if callable(found) and hasattr(data, "to_pyarrow_batches"):  # a table of Ibis
-        found = tried(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")
-    return typed(found) if isinstance(found, pa.Schema) else {}
+    schema = getattr(data, "schema", None)
+    if callable(schema) and hasattr(data, "to_pyarrow_batches"):  # a table of Ibis
+        schema = tried(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")
+    return typed(schema) if isinstance(schema, pa.Schema) else {}
 
 
 def _is_number(kind: Any) -> bool:
-    """Whether a type of pandas is one of numbers."""
+    """Whether a pandas type is numeric."""
     arrow = getattr(kind, "pyarrow_dtype", None)
     return kind.kind in "iuf" if arrow is None else is_number(arrow)
 
@@ -502,29 +526,29 @@ def _dataset_type() -> Any:
 
 
 def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
-    """Arrow batches or tables that a program makes one by one; all like the first."""
+    """Return a stream of Arrow batches or tables from a generator; all need the first schema."""
 
     def batches_of(part: Any) -> Iterator[pa.RecordBatch]:
         if not isinstance(part, (pa.RecordBatch, pa.Table)) or part.schema.names != schema.names:
-            raise DataError("the generator gives something else than Arrow batches with the same columns; give those")
+            raise DataError("the generator must yield Arrow batches, all with the same columns")
         yield from part.cast(schema).to_batches() if isinstance(part, pa.Table) else [part.cast(schema)]
 
     first = tried(lambda: next(parts, None), "the generator")
     if not isinstance(first, (pa.RecordBatch, pa.Table)):
-        raise DataError(f"the records are given as {type(parts).__name__}; give {KINDS}")
+        raise DataError(f"the records are given as {type(parts).__name__}; give {SOURCE_KINDS}")
     schema = first.schema
-    found = (batch for part in chain([first], parts) for batch in batches_of(part))
-    return pa.RecordBatchReader.from_batches(schema, guarded(found, "the generator"))
+    record_batches = (batch for part in chain([first], parts) for batch in batches_of(part))
+    return pa.RecordBatchReader.from_batches(schema, guarded(record_batches, "the generator"))
 
 
 def _partitions(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The rows of a Dask frame, a partition at a time."""
+    """Yield the rows of a Dask frame, one partition at a time."""
     check_columns(list(data.columns), names)
-    some, what = data[list(names) or list(data.columns)[:1]], "the Dask frame"
-    for i in range(some.npartitions):
-        frame = tried(lambda i=i: some.get_partition(i).compute(), what)  # type: ignore[misc]
-        for batch in _frame(frame, names, rows):
-            yield replace(batch, fraction=(i + (batch.fraction or 0.0)) / some.npartitions)
+    selection, what = data[list(names) or list(data.columns)[:1]], "the Dask frame"
+    for i in range(selection.npartitions):
+        partition = tried(lambda i=i: selection.get_partition(i).compute(), what)  # type: ignore[misc]
+        for batch in _frame(partition, names, rows):
+            yield replace(batch, fraction=(i + (batch.fraction or 0.0)) / selection.npartitions)
 
 
 def _frame(data: pd.DataFrame, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -551,31 +575,34 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
         check_columns(list(data.columns), names)
         data = tried(lambda: data.select(list(names)), what)
     data = _readable_columns(data, names)
-    exact = tried(lambda: _inexact_columns(data, names), what)
-    data = data.mutate(**{name: data[name].cast("string") for name in exact}) if exact else data
-    bounded = "chunk_size" in tried(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
-    reader = tried(lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if bounded else {})), what)
+    inexact = tried(lambda: _inexact_columns(data, names), what)
+    data = data.mutate(**{name: data[name].cast("string") for name in inexact}) if inexact else data
+    has_chunk_size = "chunk_size" in tried(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
+    reader = tried(lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if has_chunk_size else {})), what)
     for batch in _stream(reader, names, rows):
-        numbers = {name: partial(_parsed, batch.columns[names.index(name)], kind) for name, kind in exact.items()}
+        parsers = {name: partial(_parsed, batch.columns[names.index(name)], kind) for name, kind in inexact.items()}
         columns = (
-            tried(numbers[name], what) if name in exact else column
+            tried(parsers[name], what) if name in inexact else column
             for name, column in zip(names, batch.columns, strict=True)
         )
         yield replace(batch, columns=tuple(columns))
 
 
 def _readable_columns(data: Any, names: Sequence[str]) -> Any:
-    """Return a table of Ibis with the texts of PostgreSQL as text, where char(n) has no blanks that fill it up.
+    """Return an Ibis table with texts of PostgreSQL as type text, which removes padding of char(n).
 
-    Raises: DataError for a column of a type that does not travel, such as uuid; it names the column and the type.
+    Raises
+    ------
+    DataError
+        A column has a type that cannot be fetched, such as uuid.
     """
     if not is_table(data):
         return data
     kinds = {name: data[name].type() for name in names or list(data.columns)}
-    foreign = {name: kind for name, kind in kinds.items() if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()}
+    unsupported = {name: kind for name, kind in kinds.items() if kind.is_uuid() or kind.is_inet() or kind.is_macaddr()}
     if not names:
-        return data.select([name for name in kinds if name not in foreign][:1] or list(kinds)[:1])
-    for name, kind in foreign.items():
+        return data.select([name for name in kinds if name not in unsupported][:1] or list(kinds)[:1])
+    for name, kind in unsupported.items():
         raise DataError(
             f"the column {shown(name)} is of type {kind}, which is neither text nor number; cast it to text in a view"
         )
@@ -586,9 +613,9 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
 
 
 def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
-    """Return the columns of whole numbers and decimals that Ibis would fetch as floats, with their types.
+    """Return the integer and decimal columns that Ibis would fetch as floats, with their types.
 
-    Some backends are read through pandas, where a missing value turns a column of whole numbers into floats.
+    Ibis reads some backends through pandas, where a missing value turns integers into floats.
     """
     if not hasattr(data, "get_backend") or data.get_backend().name not in READ_BY_PANDAS:
         return {}
@@ -597,7 +624,7 @@ def _inexact_columns(data: Any, names: Sequence[str]) -> dict[str, pa.DataType]:
 
 
 def _parsed(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return numbers from their texts; a database without types of columns may hold 7.0 among whole numbers."""
+    """Parse numbers; a database without column types may contain 7.0 among integers."""
     import pyarrow.compute as pc
 
     return pc.replace_substring_regex(texts, r"\.0+$", "").cast(kind)
@@ -607,7 +634,7 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
     from pyarrow.dataset import FileFragment, IpcFileFormat, ParquetFileFragment
 
     check_columns(data.schema.names, names)
-    # A scanner unfolds whole row groups, so their size has to be known before it starts.
+    # a scanner expands complete row groups, so their size is checked before it starts
     width = sum(_width(data.schema.field(name).type) for name in names)
     for fragment in guarded(data.get_fragments(), "the dataset"):
         if isinstance(fragment, ParquetFileFragment):
@@ -625,8 +652,8 @@ def _check_arrow(fragment: FileFragment) -> None:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Bytes that a value takes in memory, about."""
+    """Return the approximate number of bytes of a value in memory."""
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:
-        return _VALUE_BYTES
+        return _BYTES_PER_VALUE
