@@ -25,8 +25,7 @@ _Out = TypeVar("_Out")
 
 
 def cores() -> int:
-    """Return the number of cores available to this process, which a container or affinity may
-    limit.
+    """Return the number of cores available to this process, for example in a container.
 
     >>> cores() >= 1
     True

@@ -122,17 +122,19 @@ def open_zip(
     plain_names: bool = True,
     max_members: float = MAX_MEMBERS,
 ) -> Iterator[zipfile.ZipFile]:
-    """Open a zip archive whose list of files is sound; damage that is met while it is open raises ``error``, too.
+    """Open a zip archive with a valid directory; damage that is read while it is open raises ``error``.
 
-    Its members are stored or deflated, not encrypted and no links; each name occurs once, and with ``plain_names`` none
-    has a folder.  Read members by `read_member` or `member_chunks`, which bound what they unfold to.
+    Its members are stored or deflated, not encrypted, and not links.  Each name occurs once, and with
+    ``plain_names`` none has a folder.  Read members with `read_member` or `member_chunks`, which
+    bound their unpacked size.
     """
     with open(path, "rb") as file:
         try:
             _check_directory(file, max_members)
             archive = zipfile.ZipFile(file)
             _check_members(archive, plain_names)
-        except Exception as reason:  # a damaged list of files leads its reader to errors of many kinds
+        # a damaged directory raises errors of many types
+        except Exception as reason:
             words = str(reason) if type(reason) is ValueError else "it is damaged"
             raise error(f"{what} cannot be read: {words}.") from None
         try:
@@ -142,7 +144,7 @@ def open_zip(
 
 
 def _check_directory(file: IO[bytes], max_members: float) -> None:
-    """Raise ValueError for a list of files that is longer than allowed, before it is read."""
+    """Raise ValueError if the directory of an archive is longer than allowed, before it is read."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - (1 << 16) - 42))
     tail = file.read()
@@ -152,7 +154,7 @@ def _check_directory(file: IO[bytes], max_members: float) -> None:
     members = int.from_bytes(tail[at + 10 : at + 12], "little")
     length = int.from_bytes(tail[at + 12 : at + 16], "little")
     if tail[max(0, at - 20) : at].startswith(LOCATOR_64):
-        # some readers go where the locator points, some look right before the locator
+        # some readers follow the locator, others read the record right before the locator
         for place in (int.from_bytes(tail[at - 12 : at - 4], "little"), size - len(tail) + at - 20 - 56):
             file.seek(max(0, min(size, place)))
             record = file.read(56)
@@ -170,7 +172,7 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool) -> None:
         name, mode = member.filename, member.external_attr >> 16
         if plain_names and not is_plain_name(name):
             raise ValueError("it has a file outside its folder, or with a name that is not allowed")
-        # some file systems keep one file of two whose names differ in their case
+        # case-insensitive file systems store one of two files whose names differ in case only
         key = name.casefold() if plain_names else name
         if key in names:
             raise ValueError("it has a name twice")
@@ -184,7 +186,7 @@ def _check_members(archive: zipfile.ZipFile, plain_names: bool) -> None:
 
 
 def is_plain_name(name: str) -> bool:
-    """Return whether a text is the name of a file in a folder, and no path.
+    """Return whether a text is a file name without a path.
 
     >>> is_plain_name("plan.json"), is_plain_name("../plan.json"), is_plain_name("a\\\\b"), is_plain_name("")
     (True, False, False, False)
@@ -193,11 +195,12 @@ def is_plain_name(name: str) -> bool:
 
 
 def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterator[bytes]:
-    """Yield a member of an archive in pieces, to its end, where its checksum is compared.
+    """Yield a member of an archive in chunks; at its end the checksum is compared.
 
     Raises
     ------
-    ValueError : it has more than ``max_bytes`` bytes, or another number of them than the archive says.
+    ValueError
+        It has more than ``max_bytes`` bytes, or another number of bytes than the archive states.
     """
     if name not in archive.NameToInfo:
         raise ValueError(f"its file {name} is missing")
@@ -207,12 +210,13 @@ def member_chunks(archive: zipfile.ZipFile, name: str, max_bytes: int) -> Iterat
     try:
         with archive.open(info) as member:
             yield from bounded_chunks(member, max_bytes, name)
-    except OSError:  # of a place before the beginning of the file
+    # the offset is before the beginning of the file
+    except OSError:
         raise zipfile.BadZipFile(f"{name} is outside the archive") from None
 
 
 def bounded_chunks(file: IO[bytes], max_bytes: int, name: str) -> Iterator[bytes]:
-    """Yield the content of a file in pieces; raise ValueError once it passes ``max_bytes``."""
+    """Yield the content of a file in chunks; raise ValueError once it exceeds ``max_bytes``."""
     length = 0
     while chunk := file.read(min(CHUNK, max_bytes - length + 1)):
         length += len(chunk)
@@ -227,11 +231,12 @@ def read_member(archive: zipfile.ZipFile, name: str, max_bytes: int) -> bytes:
 
 
 def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether columns come first, and type of the array in a ``.npy`` file; the file is then at its data.
+    """Return shape, Fortran order and type of the array in a ``.npy`` file, and move to its data.
 
     Raises
     ------
-    ValueError : it is no array of format 1.0 or 2.0, holds Python objects, or has a negative length.
+    ValueError
+        It is not an array of format 1.0 or 2.0, contains Python objects, or has a negative length.
     """
     readers: dict[tuple[int, int], Any] = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -239,7 +244,8 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
     }
     try:
         shape, by_columns, kind = readers[np.lib.format.read_magic(file)](file)
-    except Exception:  # the header is a Python literal, whose readers raise errors of many kinds
+    # the header is a Python literal, and its readers raise errors of many types
+    except Exception:
         raise ValueError("it is no array that can be read") from None
     if kind.hasobject or not all(type(n) is int and n >= 0 for n in shape):
         raise ValueError("it is no array of numbers")
@@ -247,24 +253,25 @@ def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 def read_array(content: bytes, *, kinds: str, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:
-    """Return the array in the content of a ``.npy`` file, of one of some NumPy kinds and, where given, of one shape.
+    """Return the array in the content of a ``.npy`` file, of some NumPy kinds and an optional shape.
 
     Raises
     ------
-    ValueError : it is another array, or does not hold as many numbers as it says.
+    ValueError
+        It has another type or shape, or another number of values than the header states.
     """
     file = io.BytesIO(content)
-    found, by_columns, kind = array_header(file)
-    if kind.kind not in kinds or (shape is not None and found != shape):
+    stored_shape, by_columns, kind = array_header(file)
+    if kind.kind not in kinds or (shape is not None and stored_shape != shape):
         raise ValueError("it is an array of another type or shape")
-    if math.prod(found) * kind.itemsize != len(content) - file.tell():
+    if math.prod(stored_shape) * kind.itemsize != len(content) - file.tell():
         raise ValueError("the array does not hold the numbers that it says")
     flat = np.frombuffer(content, kind, offset=file.tell())
-    return flat.reshape(found, order="F" if by_columns else "C").astype(kind.newbyteorder("="), order="C")
+    return flat.reshape(stored_shape, order="F" if by_columns else "C").astype(kind.newbyteorder("="), order="C")
 
 
 def is_regular_file(path: Path) -> bool:
-    """Return whether a path is a file itself: no link, folder, device or pipe."""
+    """Return whether a path is a regular file: no link, folder, device or pipe."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):

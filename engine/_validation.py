@@ -80,8 +80,9 @@ def instance(
 
 
 def span(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
-    """Return first and end of the slice ``start:stop`` of ``count`` queries; the end is not before
-    the first.
+    """Return first and end of ``start:stop`` among ``count`` queries, as Python slices them.
+
+    The end is not before the first.
 
     >>> span(-2, None, 10), span(4, 2, 10)
     ((8, 10), (4, 4))

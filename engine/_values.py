@@ -16,8 +16,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Value(ABC):
-    """Base of frozen dataclasses with large contents: they print a headline instead of their
-    fields.
+    """Base of frozen dataclasses with large contents, which print a headline only.
 
     A copy, also from a pickle, is built by the constructor from the fields.  So it has passed the
     same checks, and contains no cached values.
@@ -75,8 +74,9 @@ def kept_with(function: _Function) -> _Function:
 
 
 def held_bytes(value: object, beside: object = None, apart: Iterable[object] = ()) -> int:
-    """Return the bytes of a value with all objects it refers to, except functions, types and
-    modules.
+    """Return the bytes of a value and of all objects it refers to.
+
+    Functions, types and modules are not counted.
 
     Objects that ``beside`` refers to are not counted.  Objects in ``apart`` are not counted either,
     nor objects that only they refer to, because these are not traversed.

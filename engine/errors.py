@@ -1,22 +1,22 @@
-"""Every error the engine raises on purpose.
+"""Exceptions of the engine.
 
-A message says what was given, what is allowed and what to do about it.  It never holds a value that was read
-from records: column names, public labels and counts of refused rows are the most it may carry.
+A message states what is wrong, what is allowed and what to do.  It never contains a value that was
+read from records: column names, public labels and counts of refused rows are the most it contains.
 
     EngineError
-    |-- SchemaError        the schema, or a file that describes it, is not usable        (also ValueError)
-    |-- WorkloadError      a query group does not fit its attributes, or is too large    (also ValueError)
-    |-- BudgetError        a privacy budget that is no finite positive number            (also ValueError)
-    |-- PlanError          a plan file is damaged, or the options do not fit             (also ValueError)
-    |   `-- NotApplicable  the mechanism cannot serve this workload; the reason is the message
-    |       `-- Unanswered a query that has a weight would have an infinite error
-    |-- NotAnswerable      a query that the measured strategy says nothing about         (also ValueError)
-    |-- DataError          records do not fit the public schema                          (also ValueError)
-    |   `-- OtherRecords   a stored release was measured on other records than those given
-    |-- LimitExceeded      a forecast passes the time or memory limit                    (also MemoryError)
-    |-- Cancelled          the person, or a progress callback, asked to stop
+    |-- SchemaError        the schema, or a file that describes it, is not usable   (also ValueError)
+    |-- WorkloadError      a query group does not fit its attributes, or is too large (also ValueError)
+    |-- BudgetError        a privacy budget is not a finite positive number         (also ValueError)
+    |-- PlanError          a plan file is damaged, or the options do not fit        (also ValueError)
+    |   `-- NotApplicable  the mechanism cannot answer this workload; the message has the reason
+    |       `-- Unanswered a query with positive weight would have an infinite error
+    |-- NotAnswerable      the measured strategy does not determine the query       (also ValueError)
+    |-- DataError          records do not fit the public schema                     (also ValueError)
+    |   `-- OtherRecords   a stored release was measured on other records
+    |-- LimitExceeded      a forecast exceeds the time or memory limit              (also MemoryError)
+    |-- Cancelled          the user, or a progress callback, stopped the work
     `-- LedgerError        the ledger cannot be trusted or written; nothing was spent
-        |-- BudgetExceeded the spend would pass what is left for the dataset
+        |-- BudgetExceeded the spend would exceed the remaining budget of the dataset
         `-- ResultLost     budget was spent, but the result was never saved
 """
 
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of every deliberate error."""
+    """Base class of the errors that the engine raises deliberately."""
 
 
 class SchemaError(EngineError, ValueError):
@@ -36,7 +36,7 @@ class WorkloadError(EngineError, ValueError):
 
 
 class BudgetError(EngineError, ValueError):
-    """A privacy budget that is no finite positive number."""
+    """A privacy budget is not a finite positive number."""
 
 
 class PlanError(EngineError, ValueError):
@@ -44,15 +44,15 @@ class PlanError(EngineError, ValueError):
 
 
 class NotApplicable(PlanError):
-    """The mechanism cannot serve this workload."""
+    """The mechanism cannot answer this workload."""
 
 
 class Unanswered(NotApplicable):
-    """A query that has a weight would not be answered; the message names its group."""
+    """A query with positive weight would not be answered; the message names its group."""
 
 
 class NotAnswerable(EngineError, ValueError):
-    """A query that the measured strategy says nothing about."""
+    """The measured strategy does not determine the query."""
 
 
 class DataError(EngineError, ValueError):
@@ -60,9 +60,12 @@ class DataError(EngineError, ValueError):
 
 
 class OtherRecords(DataError):
-    """A stored release was measured on other records than those given; nothing was returned, drawn or spent.
+    """A stored release was measured on other records; nothing was returned, drawn or spent.
 
-    `fact` is what is wrong, `remedy` what to do, in the words of the interface.
+    Attributes
+    ----------
+    fact : what is wrong.
+    remedy : what to do, in the terms of the interface.
     """
 
     def __init__(self, fact: str, remedy: str) -> None:
@@ -74,7 +77,7 @@ class OtherRecords(DataError):
 
 
 class LimitExceeded(EngineError, MemoryError):
-    """A forecast of time or memory passes the limit that was set."""
+    """A forecast of time or memory exceeds the limit."""
 
 
 class Cancelled(EngineError):
@@ -86,7 +89,7 @@ class LedgerError(EngineError):
 
 
 class BudgetExceeded(LedgerError):
-    """The spend would pass what is left for the dataset."""
+    """The spend would exceed the remaining budget of the dataset."""
 
 
 class ResultLost(LedgerError):

@@ -1,7 +1,8 @@
-"""Progress of long work: a fraction and words, told to a function or shown, the same in notebooks and terminals.
+"""Progress of long work: a callback or a bar, the same in notebooks and terminals.
 
-Every function that takes ``progress`` takes a function of (fraction, text), which may return False to cancel; True, to
-be shown a bar; or nothing.  Ctrl-C, and the stop of a notebook, end the work like any other exception.
+The argument ``progress`` of a function is a callback of (fraction, text), which may return False to
+cancel; True for a progress bar; or None.  Ctrl-C and the stop button of a notebook end the work
+with an exception as usual.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ TENTHS = 10
 
 
 class Bar:
-    """A listener that shows a bar, by tqdm, in a notebook or on a terminal, and elsewhere a line every tenth.
+    """Progress callback that shows a tqdm bar in a notebook or on a terminal, otherwise text lines.
 
-    All of it goes to standard error.  Work in several parts, whose fractions each begin at 0, has a bar for each.
+    Without a terminal it writes one line per tenth.  All output goes to standard error.  Work in
+    several parts, whose fractions each start at 0, has one bar per part.
 
     >>> import io
     >>> from contextlib import redirect_stderr
-    >>> with redirect_stderr(io.StringIO()) as said, Bar() as bar:
+    >>> with redirect_stderr(io.StringIO()) as output, Bar() as bar:
     ...     for percent in (0, 4, 9, 12, 55, 100):
     ...         bar(percent / 100, "Counting")
-    >>> print(said.getvalue(), end="")
+    >>> print(output.getvalue(), end="")
       0%  Counting
      10%  Counting
      50%  Counting
@@ -64,7 +66,7 @@ class Bar:
             self.close()
 
     def close(self) -> None:
-        """Leave what is shown as it is; what is written next stands below it."""
+        """Close the bar and leave it visible; later output starts on the line below."""
         if self._drawn is not None:
             self._drawn.close()
             self._drawn = None
@@ -78,23 +80,24 @@ class Bar:
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Hold Ctrl-C, and the stop of a notebook, back until the block has ended; then they are heard."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield  # only the main thread hears signals, and only a function of Python can be called later
+    """Delay Ctrl-C, and the stop button of a notebook, until the block has ended."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        # only the main thread receives signals, and only a Python handler can be called later
+        yield
         return
-    held: list[tuple[int, FrameType | None]] = []
-    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    delayed: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: delayed.append((number, frame)))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if held:
-            before(*held[0])
+        signal.signal(signal.SIGINT, handler)
+        if delayed:
+            handler(*delayed[0])
 
 
 def listener(progress: Progress | None) -> Listener | None:
-    """Return who hears of progress; raise PlanError for what cannot hear.
+    """Return the callback for ``progress``, or None; raise PlanError for any other type.
 
     >>> listener(3)
     Traceback (most recent call last):
@@ -112,31 +115,31 @@ def listener(progress: Progress | None) -> Listener | None:
 
 
 def told(progress: Progress | None, cancelled: str) -> Callable[[float, str], None]:
-    """Return a function that tells progress, and raises Cancelled with these words when the listener says False.
+    """Return a function that reports progress and raises Cancelled if the callback returns False.
 
     >>> told(lambda fraction, text: fraction < 0.5, "It was cancelled.")(0.7, "Counting")
     Traceback (most recent call last):
     engine.errors.Cancelled: It was cancelled.
     """
-    heard = listener(progress)
+    callback = listener(progress)
 
     def tell(fraction: float, text: str) -> None:
-        if heard is not None and heard(fraction, text) is False:
+        if callback is not None and callback(fraction, text) is False:
             raise Cancelled(cancelled)
 
     return tell
 
 
 def rising(progress: Listener | None) -> Listener | None:
-    """Return a listener that never hears a smaller fraction than before, whatever has to be done again."""
+    """Return a callback that never passes on a smaller fraction, for work that is repeated."""
     if progress is None:
         return None
     highest = 0.0
 
-    def heard(fraction: float, text: str) -> object:
-        # a split that is tried again would let the bar go back
+    def report(fraction: float, text: str) -> object:
+        # work that starts again, such as a second split, would move the bar back
         nonlocal highest
         highest = max(highest, fraction)
         return progress(highest, text)
 
-    return heard
+    return report

@@ -200,8 +200,7 @@ def reserved_look(queries: npt.ArrayLike, variances: npt.ArrayLike, *, evaluatio
 
 
 def exponential_probabilities(scores: npt.ArrayLike, *, sensitivity: float, pcost: float) -> Array:
-    """Return the probabilities with which the exponential mechanism takes each analysis (section
-    1).
+    """Return the probability of each analysis under the exponential mechanism (section 1).
 
     Parameters
     ----------

@@ -119,8 +119,7 @@ class Rest:
 def common_block(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> tuple[Block | None, str]:
-    """Return the common part of blocks on one space, before its noise is put on a grid, and the
-    method as text.
+    """Return the common part of blocks on one space, its noise not on a grid, and the method.
 
     Parameters
     ----------
@@ -361,8 +360,7 @@ def _relative(part: Strategy, reference: Strategy) -> tuple[Array, Array, Array,
 
 
 def _relative_rows(part: Array, reference: Array) -> tuple[Array, Array, Array, Array]:
-    """Return P, T, a right inverse of T, and g, such that both precisions are diagonal in
-    coordinates T c.
+    """Return P, T, a right inverse of T, and g; both precisions are diagonal in coordinates T c.
 
     T = P^T M for the rows M of ``reference``, which has precision 1 in every coordinate; ``part``
     has precision diag(g).

@@ -169,8 +169,9 @@ class LinearMechanism:
         return self.whiten(self._factors[0] @ self._coordinates(queries).T, transpose=True).T
 
     def covariance(self, queries: npt.ArrayLike) -> Array:
-        """Return the covariance of the best unbiased answers, shape (queries, queries), in
-        counts^2.
+        """Return the covariance of the best unbiased answers, in counts^2.
+
+        Shape (queries, queries).
 
         Raises
         ------

@@ -247,8 +247,7 @@ class CommonPlan:
         raise PlanError(f"There is no option {option!r}; there are {', '.join(map(repr, self.names))}.")
 
     def budget_shares(self) -> pd.DataFrame:
-        """Return one row per option for a bar chart: costs of the look, of the residual, and of
-        both.
+        """Return one row per option for a bar chart: costs of look, residual and both.
 
         Columns: option, shared, own and total, in pcost; total is exactly the sum of the other two.
         """

@@ -79,8 +79,7 @@ def stands_out(counts: Array, errors: Array, snr: float) -> Flags:
 def nested_decision(
     low: Array, high: Array, errors: Sequence[Array], *, names: Sequence[str], share: float, snr: float
 ) -> Decision:
-    """Take the finest analysis in which at least a share of the cells of the first exceeds the
-    noise.
+    """Take the finest analysis in which a share of the cells of the first exceeds the noise.
 
     Parameters
     ----------
@@ -270,8 +269,7 @@ class NestedPlanRule:
         return decision if decision.choice is None else replace(decision, choice=options[decision.choice])
 
     def right(self, counts: Counts) -> int:
-        """Return the option chosen from exact counts; private, for rehearsals on simulated data
-        only.
+        """Return the option chosen from exact counts: private, for simulated data only.
 
         ``counts`` must hold the tables of all primary groups.
         """

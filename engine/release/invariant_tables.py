@@ -23,14 +23,16 @@ PublicTable = tuple[tuple[str, ...], Index]
 
 
 def public_table(data: Any, schema: Schema) -> PublicTable:
-    """Return attributes and exact counts of a table that is public, for
-    ``Schema.with_facts(invariants=[...])``.
+    """Return attributes and exact counts of a public table, for `Schema.with_facts`.
 
-    ``data`` is anything `count_marginals` takes that tells its columns, such as the path of a CSV
-    file: columns of attributes, with values as records have them, and one column of counts.  Cells
-    that it does not name count 0.
+    ``data`` is anything with column names that `count_marginals` accepts, such as the path of a CSV
+    file: columns of attributes, with values as in records, and one column of counts.  Cells without
+    a row have the count 0.
 
-    Raises: DataError when the columns are others, or a value is outside the domain.
+    Raises
+    ------
+    DataError
+        There are other columns, or a value is outside the domain.
 
     >>> import pandas as pd
     >>> schema = Schema([Attribute.categorical("region", ["north", "south"])])
@@ -49,9 +51,12 @@ def public_table(data: Any, schema: Schema) -> PublicTable:
 
 
 def public_tables(text: str, schema: Schema) -> list[PublicTable]:
-    """Return the public tables in a text: each as CSV with a header, an empty line between them.
+    """Return the public tables in a text: CSV tables with headers, separated by empty lines.
 
-    Raises: DataError for what is no such text.
+    Raises
+    ------
+    DataError
+        The text is too long, or does not contain such tables.
     """
     if len(text) > MAX_FILE:
         raise DataError(f"public tables of {len(text):,} characters; at most {MAX_FILE:,} are read")
@@ -65,36 +70,36 @@ def public_tables(text: str, schema: Schema) -> list[PublicTable]:
 def _columns(block: str) -> pa.Table:
     text, delimiter = csv_start(block)
     rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
-    head = [cell.strip() for cell in rows[0]]
-    if len(set(head)) < len(head) or any(len(row) != len(head) for row in rows):
+    header = [cell.strip() for cell in rows[0]]
+    if len(set(header)) < len(header) or any(len(row) != len(header) for row in rows):
         raise DataError(
             f"the public table that begins with {shown(block.splitlines()[0])} has rows of different lengths, or a "
             "column twice; give a header, and one field for every column"
         )
-    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(head)
+    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(header)
     return pa.table(
-        {name: pa.array([v.strip() for v in own], pa.string()) for name, own in zip(head, columns, strict=True)}
+        {name: pa.array([v.strip() for v in values], pa.string()) for name, values in zip(header, columns, strict=True)}
     )
 
 
 def public_text(schema: Schema) -> str:
     """Return the invariants of a schema as a text that `public_tables` reads."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    for number, one in enumerate(schema.invariants):
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for number, invariant in enumerate(schema.invariants):
         if number:
-            out.write("\n")
+            text.write("\n")
         counts = next(
             name for name in itertools.accumulate(itertools.repeat("exact"), "{} {}".format) if name not in schema
         )
-        writer.writerow([*one.attributes, counts])
-        cells = itertools.product(*(_values(schema[name]) for name in one.attributes))
-        writer.writerows([*cell, count] for cell, count in zip(cells, one.values, strict=True))
-    return out.getvalue()
+        writer.writerow([*invariant.attributes, counts])
+        cells = itertools.product(*(_values(schema[name]) for name in invariant.attributes))
+        writer.writerows([*cell, count] for cell, count in zip(cells, invariant.values, strict=True))
+    return text.getvalue()
 
 
 def _values(attribute: Attribute) -> Sequence[str]:
-    """A value of every cell, as records have it."""
+    """Return one value of every cell, as in records."""
     if attribute.labels is not None:
         return attribute.labels
     if attribute.edges is not None:
@@ -103,5 +108,5 @@ def _values(attribute: Attribute) -> Sequence[str]:
 
 
 def _written(number: float, attribute: Attribute) -> str:
-    """A number with the decimal sign that the schema declares."""
+    """Return a number as text, with the decimal sign of the schema."""
     return plain(number).replace(".", attribute.decimal or ".")

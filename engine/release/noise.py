@@ -1,36 +1,34 @@
 """Exact discrete Gaussian and discrete Laplace noise; the only module that draws randomness.
 
-Rejection from a histogram, one 64-bit random word per proposal.  Write f(m) = exp(-gamma(m)), m =
-|k|, with gamma(m) rational: m^2 / (2 variance) or m / scale.  From low to high, the bits of a word
-are
+The samplers use rejection from a histogram, with one 64-bit random word per proposal.  Write
+f(m) = exp(-gamma(m)), m = |k|, with gamma(m) rational: m^2 / (2 variance) or m / scale.  From low to
+high, the bits of a word are
 
-    14 bits   a table entry, which names a bin: the w = 2^b integers from j w on (bin j owns c_j of the entries)
-     1 bit    the sign; minus zero is refused, or zero would come twice
-     b bits   the place within the bin, so that m is known
-     r bits   the head of a uniform u in [0, 1): the proposal is kept when u < height f(m) / c_j
+    14 bits   a table entry, which selects a bin: bin j has the w = 2^b integers from j w on, and c_j
+              of the entries
+     1 bit    the sign; minus zero is rejected, because zero would otherwise occur twice
+     b bits   the position in the bin, which determines m
+     r bits   the leading bits of a uniform u in [0, 1): the proposal is accepted if
+              u < height f(m) / c_j
 
-Why the output law is exact
-    * c_j >= height f(j w) = the bin's maximum, so the right side is a probability, and P(propose m
-    and keep it) =
-      2^-14 (height / w) f(m) whatever the bin.  No property of c_j but the inequality matters, so
-      floats may choose it.
-    * The last entry stands for everything past the bins: half of it for the first 16 w integers, a
-    quarter for the
-      next 16 w, and so on for ever.  Out there f falls by more than half over 16 w, so this too is
-      an envelope, and the law is cut nowhere.
-    * "u < p" is decided in float64 only when the 2^-r wide interval that holds u is farther than
-    2^-30 from the float
-      p, whose error is below 2^-45.  Otherwise, and always past the bins, integers decide:
-      exp(-gamma) is enclosed ever more tightly, and u gets further bits after the r it has, until
-      the two intervals part.
-    * Products that could pass int64 are formed in float64 (covered by the margin) or in Python
-    integers.  A value
-      past int64 (more than 2^22 scales away at the largest scale) raises OverflowError; it never
-      wraps.
+The output distribution is exact:
+    * c_j >= height f(j w), the maximum of the bin.  So the right side is a probability, and
+      P(propose m and accept it) = 2^-14 (height / w) f(m) for every bin.  Only this inequality
+      matters, so the c_j may be computed in floating point.
+    * The last entry represents all integers after the bins: half of it the first 16 w integers, a
+      quarter the next 16 w, and so on without end.  There f falls by more than half over 16 w, so
+      this is an envelope too, and the distribution is not truncated.
+    * "u < p" is decided in float64 only if the interval of width 2^-r that contains u is farther than
+      2^-30 from the computed p, whose error is below 2^-45.  Otherwise, and always after the bins,
+      integers decide: exp(-gamma) is enclosed more and more tightly, and u gets further bits after
+      its first r, until the two intervals are disjoint.
+    * Products that could exceed int64 are computed in float64 (covered by the margin) or in Python
+      integers.  A value beyond int64 (more than 2^22 scales away at the largest scale) raises
+      OverflowError; it never wraps.
 
-Entropy is the operating system's, fetched anew for every call: there is no seed, and no state that
-a fork could copy. A release alone gives its own: a keyed stream, from 256 bits of the operating
-system that serve one spend.
+The random bits come from the operating system, anew for every call: there is no seed, and no state
+that a fork could copy.  Only a release passes another source: a stream with a key of 256 bits from
+the operating system, which is used for one spend.
 """
 
 from __future__ import annotations
@@ -61,8 +59,9 @@ Entropy = Callable[[int], bytes]  # number of bytes -> that many independent uni
 
 
 def discrete_gaussian(*, variance: Fraction | int, size: int, entropy: Entropy | None = None) -> NDArray[np.int64]:
-    """Draw from the discrete Gaussian N_Z(0, variance): P(k) proportional to exp(-k^2 / (2
-    variance)).
+    """Draw from the discrete Gaussian N_Z(0, variance).
+
+    P(k) is proportional to exp(-k^2 / (2 variance)).
 
     Parameters
     ----------
@@ -126,17 +125,17 @@ def discrete_laplace(*, scale: Fraction | int, size: int, entropy: Entropy | Non
 
 
 def fresh_seed() -> bytes:
-    """Return 32 bytes of the operating system, for the stream of one release."""
+    """Return 32 bytes from the operating system, as the key of the stream of one release."""
     return os.urandom(32)
 
 
 def _rational(value: object, *, name: str, largest: int) -> Fraction:
-    """The exact value, or a PlanError that says what to pass instead."""
+    """Return the exact value; raise PlanError with the allowed range otherwise."""
     allowed = f"an int or fractions.Fraction from 2**-{largest.bit_length() - 1} to 2**{largest.bit_length() - 1}"
     if isinstance(value, bool) or not isinstance(value, Rational):
-        given = f"{name} is {short(value)} ({type(value).__name__})"
-        raise PlanError(f"{given}, but exact noise needs {allowed}; Fraction(x) is the exact value of a float x.")
-    # numpy integers hold fixed-width parts, which would wrap silently in the arithmetic below
+        description = f"{name} is {short(value)} ({type(value).__name__})"
+        raise PlanError(f"{description}, but exact noise needs {allowed}; Fraction(x) is the exact value of a float x.")
+    # NumPy integers have fixed-width parts, which would wrap silently in the arithmetic below
     exact = Fraction(int(value.numerator), int(value.denominator))
     if exact <= 0:
         raise PlanError(f"{name} is zero or negative; pass {allowed}.")
@@ -147,13 +146,13 @@ def _rational(value: object, *, name: str, largest: int) -> Fraction:
 
 
 def _checked_size(size: object) -> int:
-    """The number of draws as a Python int, or a PlanError."""
+    """Return the number of draws as a Python int; raise PlanError if it is out of range."""
     return whole("size", size, 0, MOST_DRAWS - 1, error=PlanError)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Envelope:
-    """A histogram that lies above height exp(-gamma(m)), m = 0, 1, 2, ..., with gamma(m) = rate m^power."""
+    """Histogram above height exp(-gamma(m)) for m = 0, 1, 2, ..., with gamma(m) = rate m^power."""
 
     power: int
     rate: Fraction
@@ -164,12 +163,12 @@ class _Envelope:
 
     @property
     def head_bits(self) -> int:
-        """The bits of a word that are left for the uniform: 12 at the largest scale, 49 at the smallest."""
+        """Number of bits of a word for the uniform: 12 at the largest scale, 49 at the smallest."""
         return 63 - ENTRY_BITS - self.width_bits
 
 
 def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
-    """Bins between 1/16 and 1/8 of the scale wide (or 1), as far as height exp(-gamma) > 2^-5."""
+    """Return bins of 1/16 to 1/8 of the scale (or 1) in width, as far as height exp(-gamma) > 2^-5."""
     width_bits = max(0, floor_scale.bit_length() - 4)  # so 16 w > scale, and f falls by more than half over 16 w
     starts = np.arange(256, dtype=np.int64) << width_bits
     at_starts = np.exp(-float(rate) * starts.astype(float) ** power)
@@ -183,7 +182,11 @@ def _envelope(*, power: int, rate: Fraction, floor_scale: int) -> _Envelope:
 
 
 def _draw(envelope: _Envelope, *, size: int, entropy: Entropy, margin: float = MARGIN) -> NDArray[np.int64]:
-    """The first `size` kept proposals; each word is a fresh trial, so stopping at a count leaves the law alone."""
+    """Return the first `size` accepted proposals.
+
+    Each word is an independent trial, so stopping at a number of draws does not change their
+    distribution.
+    """
     draws = np.empty(size, dtype=np.int64)
     filled = 0
     while filled < size:
@@ -199,7 +202,7 @@ def _draw(envelope: _Envelope, *, size: int, entropy: Entropy, margin: float = M
 def _propose(
     envelope: _Envelope, words: NDArray[np.uint64], *, entropy: Entropy, margin: float
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Signed proposals (n,) for n words, and which of them are kept."""
+    """Return signed proposals for n words, shape (n,), and which of them are accepted."""
     width_bits, head_bits = envelope.width_bits, envelope.head_bits
     signed = words.view(np.int64)
     bin_ = envelope.bin_of[signed & (ENTRIES - 1)]
@@ -225,7 +228,10 @@ def _propose(
 
 
 def _beyond_bins(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
-    """A proposal past the last bin, and height over its envelope (2^-(level + 5) entries per bin width)."""
+    """Return a proposal after the last bin, and height over its envelope there.
+
+    The envelope has 2^-(level + 5) table entries per bin width.
+    """
     level = 0
     while _random_bits(1, entropy=entropy):
         level += 1
@@ -235,7 +241,7 @@ def _beyond_bins(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fractio
 
 
 def _uniform_below(bound: Fraction, gamma: Fraction, *, head: int, head_bits: int, entropy: Entropy) -> bool:
-    """Whether u < bound exp(-gamma), for the uniform u whose binary digits begin with `head`."""
+    """Return whether u < bound exp(-gamma), for the uniform u with leading bits `head`."""
     while True:
         low, high = _exp_enclosure(gamma, bits=head_bits + 16)
         if (head + 1) * bound.denominator << 16 <= bound.numerator * low:
@@ -246,12 +252,12 @@ def _uniform_below(bound: Fraction, gamma: Fraction, *, head: int, head_bits: in
 
 
 def _exp_enclosure(gamma: Fraction, *, bits: int) -> tuple[int, int]:
-    """Integers around 2^bits exp(-gamma), at most 3 apart."""
+    """Return integers below and above 2^bits exp(-gamma), with a difference of at most 3."""
     if gamma >= bits:
         return 0, 1
-    # 10^-digits is below 2^-(bits + 29), gamma below bits: even an exp() wrong by 1,000 units in
-    # the last place, where the library promises correct rounding, would stay within the one unit
-    # allowed here.
+    # 10^-digits is below 2^-(bits + 29), and gamma below bits.  The library promises correct
+    # rounding; even an error of 1,000 units in the last place of exp() would stay within the one
+    # unit allowed here.
     digits = bits // 3 + 10
     context = Context(prec=digits, rounding=ROUND_HALF_EVEN)
     exponent = context.divide(Decimal(-gamma.numerator), Decimal(gamma.denominator))
@@ -260,5 +266,5 @@ def _exp_enclosure(gamma: Fraction, *, bits: int) -> tuple[int, int]:
 
 
 def _random_bits(count: int, *, entropy: Entropy) -> int:
-    """A uniform integer of `count` bits."""
+    """Return a uniform integer of `count` bits."""
     return int.from_bytes(entropy((count + 7) // 8), "big") >> (-count % 8)

@@ -1,8 +1,8 @@
-"""Draft of a schema from records that are declared public.
+"""Schema draft from records that are declared public.
 
-Each column becomes an attribute whose cells take all of its values but the missing ones, or it is
-left to the person with the reason.  Two passes: the first summarizes the distinct values, the
-second encodes all rows with the draft.
+Each column becomes an attribute whose cells contain all of its values except the missing ones, or is
+left to the user, with the reason.  There are two passes: the first summarizes the distinct values,
+the second encodes all rows with the draft.
 """
 
 from __future__ import annotations
@@ -39,14 +39,21 @@ from engine.workload import USUAL_MISSING, Attribute, DraftSchema, Schema
 from engine.workload.calendar import cell_number, read_period
 from engine.workload.schema_draft import decimal_bins, no_attribute, spanned
 
-MAX_LABELS = 200  # distinct texts of a column
-MAX_WHOLE_LABELS = 12  # distinct whole numbers of which each has a cell of its own
+# Limit of distinct texts of a column.
+MAX_LABELS = 200
+# Limit of distinct integers of a column with one cell each.
+MAX_WHOLE_LABELS = 12
 MAX_EXAMPLES = 3
-MAX_EXACT = 2**53  # up to which floats, and so edges, tell whole numbers apart
-FEW_WHOLE_CELLS = 10  # a range of fractions with fewer whole numbers has bins of decimals
-MAX_DAYS = 60  # days from the first to the last date, with a cell each
-MAX_MONTHS = 36  # months from the first to the last date, with a cell each
-UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")  # pandas numbers rows under the last two names
+# Floats, and so edges, represent every integer up to this value.
+MAX_EXACT = 2**53
+# A range of fractions with fewer integers has decimal bins.
+FEW_WHOLE_CELLS = 10
+# Limit of days from the first to the last date with one cell each.
+MAX_DAYS = 60
+# Limit of months from the first to the last date with one cell each.
+MAX_MONTHS = 36
+# pandas names a column of row numbers like the last two.
+UNNAMED = re.compile(r"\s*|Unnamed: 0|__index_level_\d+__")
 
 MISSING_TEXTS = frozenset(
     [*("na", "n/a", "n.a.", "#n/a", "<na>", "nan", "null", "none", "nil", "missing", "unknown"), *"-–—.?*:", "..", "--"]
@@ -65,17 +72,22 @@ MAYBE_MISSING = (
 
 
 def draft_of_public(data: Any) -> DraftSchema:
-    """Return the schema that public records make, such as a published sample; a person confirms
-    every attribute.
+    """Return a schema draft from public records, such as a published sample.
 
-    Up to 200 texts, or up to 12 whole numbers, have a cell each; other numbers have bins.  Dates,
-    in texts ISO dates, have a cell per day, month or year, from the first to the last.  Texts such
-    as NA among numbers or dates mean missing: `DraftSchema.notes` names them, and the range of
-    dates.  A column whose values do not make an attribute that takes all of them is left to the
-    person: `DraftSchema.reasons` says why.  Use it for public records alone: in others, a value
-    that occurs once would identify somebody.
+    The user confirms every attribute.  Up to 200 texts, or up to 12 integers, have one cell each;
+    other numbers have bins.  Dates (ISO dates in texts) have one cell per day, month or year, from
+    the first to the last.  Texts such as NA among numbers or dates mean missing;
+    `DraftSchema.notes` lists them, and the range of dates.  A column without an attribute that
+    contains all of its values is left to the user; `DraftSchema.reasons` has the reason.  Use this
+    function for public records only: in confidential ones, a value that occurs once identifies a
+    person.
 
-    Raises: DataError when the data cannot be read; SchemaError when no column makes an attribute.
+    Raises
+    ------
+    DataError
+        The data cannot be read.
+    SchemaError
+        No column gives an attribute.
 
     >>> import pandas as pd
     >>> draft = draft_of_public(pd.DataFrame({"sex": ["M", "F", "F"], "age": [31, 4, 17], "name": ["Li", "Li", "Li"]}))
@@ -119,9 +131,12 @@ def draft_of_public(data: Any) -> DraftSchema:
 
 
 def _unreadable(data: Any, names: Sequence[str]) -> dict[str, str]:
-    """Columns that cannot be read, such as nested ones and two of one name, and why.
+    """Return the columns that cannot be read, such as nested or duplicate ones, with the reasons.
 
-    Raises: DataError when the file cannot be read at all.
+    Raises
+    ------
+    DataError
+        The file cannot be read at all.
     """
 
     def problem(some: Sequence[str]) -> str:
@@ -154,7 +169,7 @@ class _Summary:
         self.reason = ""  # of a column that no attribute can take
         self.low: Any = math.inf
         self.high: Any = -math.inf
-        self.whole = True
+        self.is_integer = True
         self.missing: set[str] = set()  # those of the texts in USUAL_MISSING that occur
         self.days: set[datetime.date] = set()  # the first and the last one
         self.only_usual_missing = self.only_iso_dates = True
@@ -220,7 +235,7 @@ class _Summary:
         if number is None:
             return
         self.low, self.high = min(self.low, number), max(self.high, number)
-        self.whole &= _is_finite(number) and number == math.floor(number)
+        self.is_integer &= _is_finite(number) and number == math.floor(number)
         if is_text:
             self.leading_zeros |= _LEADING_ZERO.match(text.strip()) is not None
             by_points = _GROUPED_BY_POINTS.fullmatch(text.strip()) is not None
@@ -228,7 +243,7 @@ class _Summary:
             self.decimals |= "." in text and not by_points
 
     def attribute(self, name: str) -> Attribute:
-        """Return the attribute that the values make.  Raises: SchemaError with the reason when they make none."""
+        """Return the attribute for the values; raise SchemaError with the reason if there is none."""
         if self.reason:
             raise SchemaError(self.reason)
         kinds = set(self.kinds)
@@ -268,13 +283,13 @@ class _Summary:
         if self.low == self.high:
             raise SchemaError("it has one number only, spelled in several ways")
         missing = tuple(sorted(self.missing))
-        if self.whole and len({self.labels[text] for text in labels}) == len(labels) <= MAX_WHOLE_LABELS:
+        if self.is_integer and len({self.labels[text] for text in labels}) == len(labels) <= MAX_WHOLE_LABELS:
             return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
             raise SchemaError(f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as text")
         low, high = math.floor(self.low), math.ceil(self.high)
-        if self.whole or high - low >= FEW_WHOLE_CELLS:
-            return replace(spanned(name, low, high, integer=self.whole), missing_values=missing)
+        if self.is_integer or high - low >= FEW_WHOLE_CELLS:
+            return replace(spanned(name, low, high, integer=self.is_integer), missing_values=missing)
         return replace(decimal_bins(name, float(self.low), float(self.high)), missing_values=missing)
 
     def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
@@ -297,7 +312,7 @@ class _Summary:
         return ", ".join(map(shown, self.examples[kind]))
 
     def notes(self, attribute: Attribute | None) -> Iterator[str]:
-        """Yield what is easily overlooked in the values and in the attribute, None where none was drafted."""
+        """Yield notes on the values, and on the attribute if one was drafted."""
         if self.ends_blank and not self.reason:
             yield "values begin or end with blanks, which count"
         if attribute is None:
@@ -318,7 +333,7 @@ def _distinct(column: pa.Array | list[Any]) -> Iterable[Any]:
 
 
 def _type_reason(kind: pa.DataType) -> str:
-    """Return why no attribute takes values of an Arrow type; empty for types of texts, numbers and dates."""
+    """Return why no attribute can have values of an Arrow type, or "" for text, number and date types."""
     if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return DATES if pa.types.is_temporal(kind.value_type) else _type_reason(kind.value_type)
     if pa.types.is_temporal(kind):
@@ -341,7 +356,7 @@ def _means_missing(text: str) -> bool:
 
 
 def _kind(text: str, number: Any) -> str:
-    """Return what a text is: "missing", "number", "date", "grouped" for a number with separators, or "text"."""
+    """Return the kind of a text: "missing", "number", "date", "grouped" (separators), or "text"."""
     if _means_missing(text):
         return "missing"
     if number is not None:
@@ -351,7 +366,7 @@ def _kind(text: str, number: Any) -> str:
 
 
 def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
-    """Encode all rows with the drafted attributes; return the columns with refused values that are not missing."""
+    """Return the columns of drafted attributes with values that do not fit and are not missing."""
     encoders = [Encoder(attribute=attribute) for attribute in attributes]
     refused: dict[str, Counter[int]] = {attribute.name: Counter() for attribute in attributes}
     for batch in read_batches(data, list(refused)) if attributes else ():
