@@ -28,7 +28,7 @@ strategies, which take one step.  At the end the budget is divided optimally amo
 Lower bound
 -----------
 The optimal weighted sum for any query weights, divided by their dual norm, bounds every plan.  The
-weights are made products within each group, so the Gram matrix of a space is a sum of products, and
+weights are replaced by products within each group, so the Gram matrix of a space is a sum of products, and
 the minimum of a sum is at least the sum of the minima of its terms.  Plans are assembled and
 bounded by the same code after a search and from a plan file.
 """
@@ -65,7 +65,7 @@ MAX_LINE_QUERIES = 8_000_000
 # Matrix entries in the rows of all lines.
 MAX_ROW_ENTRIES = 8_000_000
 # Up to this many lines, every class of spaces has separate lines. With more, spaces on more than
-# `PAIR` attributes share a line with spaces on the same number of attributes.
+# `MAX_SEPARATE_AXES` attributes share a line with spaces on the same number of attributes.
 MAX_SEPARATE_LINES = 40
 MAX_SEPARATE_AXES = 2
 
@@ -84,12 +84,12 @@ def points(workload: Workload, goal: Objective, split: Split) -> int:
     uneven = [[p for p in g.parts if not flat(p, split.centers.get(g.attributes[p.axes[0]]))] for g in groups]
     rows = {p.key: p.count * p.cells for lines in uneven for p in lines}
     n_points = sum(math.prod(p.count for p in lines) for lines in uneven)
-    few = (
+    is_suitable = (
         any(len(lines) > 1 for lines in uneven)
         and sum(rows.values()) <= MAX_ROW_ENTRIES
         and n_points <= MAX_LINE_QUERIES
     )
-    return n_points if few else 0
+    return n_points if is_suitable else 0
 
 
 def fits(workload: Workload, goal: Objective, split: Split) -> bool:
@@ -140,7 +140,7 @@ class Arranged:
         # The second pass breaks ties between equal parts by the class of their attribute.
         for _ in range(2):
             self.orders = [self._order(group, labels_of, space_classes) for group in workload.groups]
-            arranged = [_arranged(g, order) for g, order in zip(workload.groups, self.orders, strict=True)]
+            arranged = [_reorder(g, order) for g, order in zip(workload.groups, self.orders, strict=True)]
             self.workload = Workload(workload.schema, tuple(arranged))
             self.same: Symmetry = symmetry(self.workload, spaces, goal, labels, split, ordered=False)
             space_classes = self.same.spaces
@@ -170,7 +170,7 @@ class Arranged:
         )
 
 
-def _arranged(group: Group, order: tuple[int, ...]) -> Group:
+def _reorder(group: Group, order: tuple[int, ...]) -> Group:
     names = tuple(group.attributes[group.parts[p].axes[0]] for p in order)
     parts = tuple(replace(group.parts[p], axes=(axis,)) for axis, p in enumerate(order))
     return replace(group, attributes=names, parts=parts)
@@ -242,7 +242,7 @@ class Layout:
                     number = numbers.setdefault(self._key(s, name, self.apart), len(numbers))
                     self.numbers[s, name] = number
                     if number == len(self.rows):
-                        self.rows.append(self._class_rows(name))
+                        self.rows.append(self._residual_rows(name))
         self.kinds = [self._kind(k, workload.groups[i]) for k, i in enumerate(same.examples)]
 
     def _is_flat(self, part: Part, name: str) -> bool:
@@ -253,15 +253,15 @@ class Layout:
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
         """Return a key that is equal for spaces sharing the line of an attribute."""
-        roles = {n: self.same.spaces.get((n,), n) for n in space}
-        axis_key = (roles[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
+        classes = {n: self.same.spaces.get((n,), n) for n in space}
+        axis_key = (classes[name], tuple(p.key for p in self.parts[name]), digest(self.split.centers.get(name)))
         if separate or len(space) <= MAX_SEPARATE_AXES:
             return axis_key, self.same.spaces[space]
         # Other attributes without a line enter through their number only: their cells are
         # equivalent.
-        return axis_key, tuple(sorted(str(roles[n]) for n in space if self.curved[n])), len(space)
+        return axis_key, tuple(sorted(str(classes[n]) for n in space if self.curved[n])), len(space)
 
-    def _class_rows(self, name: str) -> Array:
+    def _residual_rows(self, name: str) -> Array:
         pi, parts = self.split.centers.get(name), self.parts[name]
         key = (tuple(p.key for p in parts), digest(pi))
         if key not in self._rows:
@@ -278,9 +278,9 @@ class Layout:
             outside.append(part.family.dot(part.sizes, center(part.sizes[0], self.split.centers.get(name))) ** 2)
             # The identity is optimal for equivalent cells; at uniform centers its cost is 1 - 1/n.
             rows = part.family.rows(part.sizes) if not self.curved[name] else np.zeros((1, part.sizes[0]))
-            classes = (rows - rows.mean(axis=1, keepdims=True))[0]
-            inside.append(float(classes @ classes) * (1.0 - 1.0 / part.sizes[0]))
-        spaces, factors, used = [], [], []
+            centered = (rows - rows.mean(axis=1, keepdims=True))[0]
+            inside.append(float(centered @ centered) * (1.0 - 1.0 / part.sizes[0]))
+        spaces, factors, line_indices = [], [], []
         for axes in group.spaces(schema):
             space = group.named(axes)
             if space not in same.spaces:
@@ -288,7 +288,7 @@ class Layout:
             spaces.append(same.spaces[space])
             others = [k for k in range(len(names)) if k not in lines]
             factors.append(math.prod(inside[k] if names[k] in space else float(outside[k][0]) for k in others))
-            used.append(tuple(self.numbers[space, names[k]] if names[k] in space else -1 for k in lines))
+            line_indices.append(tuple(self.numbers[space, names[k]] if names[k] in space else -1 for k in lines))
         starts = []
         for k in lines:
             before = 0
@@ -305,7 +305,7 @@ class Layout:
             parts=lines,
             spaces=tuple(spaces),
             factors=np.array(factors),
-            lines=tuple(used),
+            lines=tuple(line_indices),
             outside=tuple(outside[k] for k in lines),
             windows=tuple(starts),
         )
@@ -603,7 +603,8 @@ SEARCH_DTYPE: Any = np.float32
 STOP_GAP = 1e-5
 # Relative gap of the standard error above which product weights do not suit the workload.
 POOR_FIT_GAP = 1e-3
-# The search stops after `PATIENCE` consecutive plans that leave more than this share of the gap.
+# The search stops after `MAX_STALLED_PLANS` consecutive plans whose gap exceeds `STALLED_GAP_RATIO`
+# times the gap before them.
 STALLED_GAP_RATIO, MAX_STALLED_PLANS = 0.9, 2
 # Relative gap of the variance in the budget allocation.
 ALLOCATION_GAP = 4e-6
@@ -693,7 +694,7 @@ class _Balance:
         n_queries = math.fsum(math.prod(k.counts) for k in self.kinds)
         self.weights = [np.full(k.counts, 1.0 / n_queries, dtype=SEARCH_DTYPE) for k in self.kinds]
         self.pace, self.least = MOMENTUM_PACE, MIN_GROUP_WEIGHT / n_queries
-        self.moves = [np.zeros_like(w) for w in self.weights]
+        self.log_steps = [np.zeros_like(w) for w in self.weights]
         self.outside = [[out.astype(SEARCH_DTYPE) for out in k.outside] for k in self.kinds]
         self.follow([np.ones(len(line.rows)) for line in self.lines])
         self.noises = self.best_noises()
@@ -702,9 +703,9 @@ class _Balance:
         """Take one step of every line with new query weights, shape (queries,) each."""
         for line, line_weights in zip(self.lines, weights, strict=True):
             line.follow(line_weights)
-        self.look()
+        self.tabulate_variances()
 
-    def look(self) -> None:
+    def tabulate_variances(self) -> None:
         """Tabulate query variances in every space by part, shape (spaces, queries) each."""
         variances = [line.variances.astype(SEARCH_DTYPE) for line in self.lines]
         self.tables = [
@@ -717,28 +718,28 @@ class _Balance:
 
     def best_noises(self) -> Array:
         """Return the optimal squared noise at privacy cost 1, shape (space classes,)."""
-        pulled = np.zeros(len(self.counts))
+        weighted_variances = np.zeros(len(self.counts))
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
             sums = _weighted_sums(weights, tables) * kind.factors
-            pulled += np.bincount(kind.spaces, sums / kind.target, minlength=len(pulled))
-        best = np.sqrt(self.counts / np.maximum(pulled, 1e-300))
+            weighted_variances += np.bincount(kind.spaces, sums / kind.target, minlength=len(weighted_variances))
+        best = np.sqrt(self.counts / np.maximum(weighted_variances, 1e-300))
         return np.asarray(best * float(np.sum(self.counts / best)), dtype=float)
 
-    def asked(self) -> list[Array]:
+    def line_weights(self) -> list[Array]:
         """Return the query weights of the lines, shape (queries,) each."""
         sums = [np.zeros(len(line.rows)) for line in self.lines]
         for kind, weights, tables in zip(self.kinds, self.weights, self.tables, strict=True):
             scale = kind.factors * self.noises[list(kind.spaces)] / kind.target
             for p, window in enumerate(kind.windows):
-                rest = _weighted_sums(weights, tables, p) * scale[:, None]
+                contributions = _weighted_sums(weights, tables, p) * scale[:, None]
                 for j, indices in enumerate(kind.lines):
                     if indices[p] >= 0:
-                        sums[indices[p]][window] += rest[j]
+                        sums[indices[p]][window] += contributions[j]
         return sums
 
     def step(self, pace: _Pace) -> None:
         """Update the lines and the noise, then the query weights."""
-        self.follow(self.asked())
+        self.follow(self.line_weights())
         self.noises = self.best_noises()
         variances = [
             _products(kind.factors * self.noises[list(kind.spaces)] / kind.target, tables)
@@ -746,10 +747,10 @@ class _Balance:
         ]
         mean = math.fsum(float(np.vdot(w, v)) for w, v in zip(self.weights, variances, strict=True))
         self.pace = pace
-        self.moves = [
-            _log_step(pace, w, v / mean, m) for w, v, m in zip(self.weights, variances, self.moves, strict=True)
+        self.log_steps = [
+            _log_step(pace, w, v / mean, m) for w, v, m in zip(self.weights, variances, self.log_steps, strict=True)
         ]
-        self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.moves, strict=True)]
+        self.weights = [w * np.exp(m) for w, m in zip(self.weights, self.log_steps, strict=True)]
         total = math.fsum(float(w.sum()) for w in self.weights)
         means = [max(float(w.mean()) / total, self.least) for w in self.weights]
         self.weights = [np.maximum(w / total, pace.least * mean) for w, mean in zip(self.weights, means, strict=True)]
@@ -802,7 +803,7 @@ def balanced(
 ) -> Balanced:
     """Search until the deadline for the best plan at privacy cost 1 and the best lower bound.
 
-    The first `LEAST_STEPS` iterations run regardless of the deadline, because a plan requires them.
+    The first `MIN_ITERATIONS` iterations run regardless of the deadline, because a plan requires them.
     """
     spaces = list(decompose(workload, split, labels).spaces)
     arranged = Arranged(workload, spaces, goal, labels, split)
@@ -814,8 +815,8 @@ def balanced(
     first, most = (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS) if many else (FIRST_ITERATIONS, MAX_ITERATIONS)
     while True:
         for _ in range(first if best is None else SEARCH_ITERATIONS):
-            words = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
-            tell(0.9 * done / most, words)
+            message = "Weighing the queries" + ("" if best is None else f", gap {gap:.1e}")
+            tell(0.9 * done / most, message)
             # Many small products are slower with several BLAS threads.
             with threads_for(1):
                 balance.step(MOMENTUM_PACE if best is not None or many else FIRST_PACE)
@@ -836,32 +837,32 @@ def _plan_and_bound(
     split: Split,
     labels: Mapping[str, Hashable],
     arranged: Arranged,
-    now: _Balance,
+    balance: _Balance,
     deadline: float,
 ) -> Balanced:
     """Return the plan and the lower bound for the current weights; the lines are unchanged."""
-    line_states = [(line.mass, line.variances) for line in now.lines]
-    numbers, same = now.layout.numbers, arranged.same
-    masses = [line.mass for line in now.lines]
-    emphasis = arranged.emphasis(now.emphasis(same))
+    line_states = [(line.mass, line.variances) for line in balance.lines]
+    numbers, same = balance.layout.numbers, arranged.same
+    masses = [line.mass for line in balance.lines]
+    emphasis = arranged.emphasis(balance.emphasis(same))
     near = functools.partial(_line_mass, masses, numbers)
     lower_bound = proof(workload, goal, split, labels, emphasis, near, deadline=deadline)
     with threads_for(1):
-        for line in now.lines:
+        for line in balance.lines:
             line.polish()
     measured = measured_lines(
         workload,
         split,
         list(same.spaces),
-        [line.weights for line in now.lines],
+        [line.weights for line in balance.lines],
         numbers,
-        [line.mass for line in now.lines],
+        [line.mass for line in balance.lines],
     )
-    now.look()
-    noises = now.best_noises()
-    for line, (mass, variances) in zip(now.lines, line_states, strict=True):
+    balance.tabulate_variances()
+    noises = balance.best_noises()
+    for line, (mass, variances) in zip(balance.lines, line_states, strict=True):
         line.mass, line.variances = mass, variances
-    now.look()
+    balance.tabulate_variances()
     blocks = unit_blocks(measured.parts, measured.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
     queries = footprints(arranged.workload, blocks, builder, same, goal)
@@ -883,16 +884,18 @@ def _best_of(a: Balanced, b: Balanced) -> Balanced:
     return Balanced(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
 
 
-def _log_step(pace: _Pace, weights: Array, ratio: Array, last: Array) -> Array:
+def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Array:
     """Return the change of the logarithm of the weights.
 
     It is a multiple of the logarithm of variance over mean variance, larger for light weights, plus
-    momentum. All arrays have the same shape.
+    momentum.  All arrays have the same shape.
     """
-    light = LIGHT_WEIGHT * float(weights.mean())
-    power = pace.power + np.where(ratio > 1.0, pace.rise * light / (light + weights), 0.0).astype(weights.dtype)
+    light_weight = LIGHT_WEIGHT * float(weights.mean())
+    power = pace.power + np.where(ratio > 1.0, pace.rise * light_weight / (light_weight + weights), 0.0).astype(
+        weights.dtype
+    )
     return np.asarray(
-        np.clip(power * np.log(np.maximum(ratio, 1e-30)) + pace.momentum * last, -MAX_LOG_STEP, MAX_LOG_STEP)
+        np.clip(power * np.log(np.maximum(ratio, 1e-30)) + pace.momentum * previous, -MAX_LOG_STEP, MAX_LOG_STEP)
     )
 
 

@@ -259,7 +259,8 @@ class ResidualMechanism(Mechanism):
             return parts, solutions, tuple(solver.duals), tuple(solver.endings)
 
         tell = lambda done, text: limits.tell(min(done, 1.0), text)  # noqa: E731
-        # Solves within a step call the progress callback for cancellation only, and do not repeat.
+        # Solves within a step call the progress callback for cancellation only. They are not cached,
+        # because each of them is used once.
         quiet = replace(
             limits,
             progress=limits.progress and (lambda _, text: limits.tell(0.0, text)),
@@ -491,7 +492,7 @@ def _joint_share(
     Parameters
     ----------
     ideal : squared noise of the blocks, shape (blocks,).
-    always : whether to return the ratio even if it saves less than `WORTH`; otherwise it is 1 then.
+    always : whether to return the ratio even if it saves less than `MIN_JOINT_SAVING`; otherwise it is 1 then.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
     strategies = {space: factors[k] for space, (k, _) in parts.spaces.items()}
