@@ -1,14 +1,16 @@
-"""AIM and MST baselines.
+"""AIM and MST baselines: adaptive selection of marginals with a graphical model.
 
-AIM measures every attribute; then, round after round, the table that its model misses most, drawn with the exponential
-mechanism, with less noise as soon as rounds no longer tell anything new.  MST measures every attribute and a tree of
-pairs.  Both are written from their papers, noise and choice together are rho-zCDP; the model is fitted by the package
-mbi, which is not one of those that are always there.
+AIM measures all one-way marginals.  In every round the exponential mechanism selects a marginal
+with large error under the model, and AIM measures it; if a round changes the model little, the
+noise of the following rounds decreases.  MST measures all one-way marginals and a spanning tree of
+pairs.  Both are implemented from their papers, with rho-zCDP for selection and measurement
+together; the optional package mbi fits the model.
 
-Their answers are those of a model that leaves out what it did not measure: they are biased, and nobody can say by how
-much, so that what is told of them comes from simulations.
+Their answers are biased, because the model omits what was not measured.  The bias has no known
+bound, so that their errors are estimated by simulation.
 
-Source: McKenna, Mullins, Sheldon and Miklau (2022), AIM, 2201.12677; McKenna, Miklau and Sheldon (2021), 2108.04978.
+Sources: McKenna, Mullins, Sheldon and Miklau (2022), AIM, 2201.12677; McKenna, Miklau and Sheldon
+(2021), 2108.04978.
 """
 
 from __future__ import annotations
@@ -35,36 +37,36 @@ from engine.workload import Schema, Workload, subsets
 ADAPTIVE = ("AIM", "MST")
 MISSING = 'AIM and MST need the package mbi: pip install "dp-query-workbench[adaptive]".'
 SLOW = "It needs longer than the time limit. Allow more seconds."
-ROUNDS = 16  # for every attribute, at most
-CHOOSING = 0.1  # share of the budget of a round that chooses what is measured in it
-MEGABYTES = 4.0  # of the graphical model at the end
-STEPS, SETTLED = 500, 1e-4  # of a fit, and the share of its loss that its last steps may gain
+ROUNDS_PER_ATTRIBUTE = 16  # maximum
+SELECTION_SHARE = 0.1  # share of the budget of a round for the selection
+MAX_MODEL_MEGABYTES = 4.0
+FIT_STEPS, FIT_TOLERANCE = 500, 1e-4  # iterations and relative decrease of the loss
 
 Tables = Callable[[Space], Array]
 Noisy = Mapping[Space, tuple[Array, float]]  # cells, and the variance of each
 
 
 class TableModel(Protocol):
-    """A distribution with tables on any attributes."""
+    """Model of the joint distribution, with tables on any attributes."""
 
     def table(self, names: Space) -> Array:
         """Return the table on some attributes, in counts, shape (n_1, ..., n_k)."""
 
     def refitted(self, measured: Noisy) -> TableModel:
-        """Return the model nearest to all that was measured."""
+        """Return the model that best fits the measurements."""
 
     def megabytes(self, sets: Collection[Space]) -> float:
         """Return how large a model of tables on these sets is."""
 
 
 def adaptive_missing() -> str:
-    """Return how to get the package that fits the models of adaptive methods, and nothing where it is there."""
+    """Return the installation command of the package mbi; empty if it is installed."""
     return "" if find_spec("mbi") is not None else MISSING
 
 
 @dataclass(frozen=True, kw_only=True)
 class GraphicalModel:
-    """A graphical model of mbi; raises NotApplicable where the package is not installed."""
+    """Graphical model of mbi; see `graphical_model`."""
 
     sizes: Mapping[str, int]
     found: Any = None
@@ -80,15 +82,15 @@ class GraphicalModel:
         return np.asarray(self.found.project(names).transpose(names).values, dtype=float)
 
     def refitted(self, measured: Noisy) -> GraphicalModel:
-        """Return the model nearest to all that was measured, in squares over variances, from the present one on."""
+        """Return the weighted least-squares fit to the measurements, starting from this model."""
         mbi = import_module("mbi")
-        told = [
+        measurements = [
             mbi.LinearMeasurement(cells.ravel(), names, stddev=math.sqrt(variance))
             for names, (cells, variance) in measured.items()
         ]
         fit = mbi.estimation.MirrorDescent().estimate
-        made = fit(self._domain, told, iters=STEPS, tol=SETTLED, warm_start=self.found)
-        return GraphicalModel(sizes=self.sizes, found=made)
+        fitted = fit(self._domain, measurements, iters=FIT_STEPS, tol=FIT_TOLERANCE, warm_start=self.found)
+        return GraphicalModel(sizes=self.sizes, found=fitted)
 
     def megabytes(self, sets: Collection[Space]) -> float:
         """Return how large a model of tables on these sets is."""
@@ -96,11 +98,12 @@ class GraphicalModel:
 
 
 def graphical_model(schema: Schema, names: Collection[str]) -> TableModel:
-    """Return a model of some attributes that knows nothing yet; raises NotApplicable without the package mbi."""
+    """Return a model without measurements; raise NotApplicable if mbi is not installed."""
     if reason := adaptive_missing():
         raise NotApplicable(reason)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it counts in single precision before the next line
+        # mbi warns about single precision, which the next line changes
+        warnings.simplefilter("ignore")
         import_module("jax").config.update("jax_enable_x64", True)
         import_module("mbi")
     return GraphicalModel(sizes={name: schema[name].size for name in schema.names if name in names})
@@ -108,7 +111,7 @@ def graphical_model(schema: Schema, names: Collection[str]) -> TableModel:
 
 @dataclass(kw_only=True, eq=False)
 class _Search:
-    """One run of an adaptive method: what was measured so far, the model of it, and what was spent."""
+    """State of one run of an adaptive method: measurements, model and spent budget."""
 
     table: Tables
     model: TableModel
@@ -120,32 +123,32 @@ class _Search:
     measured: dict[Space, tuple[Array, float]] = field(default_factory=dict)
 
     def measure(self, names: Space, sigma: float) -> None:
-        """Measure a table, and join it with what was measured of it before."""
+        """Measure a table and average it with earlier measurements, by inverse variances."""
         self.spent += 0.5 / sigma**2
         exact = self.table(names)
         cells, variance = exact + self.generator.normal(scale=sigma, size=exact.shape), sigma**2
         if names in self.measured:
-            before, its = self.measured[names]
-            joint = 1.0 / (1.0 / variance + 1.0 / its)
-            cells, variance = joint * (cells / variance + before / its), joint
+            before, earlier_variance = self.measured[names]
+            joint_variance = 1.0 / (1.0 / variance + 1.0 / earlier_variance)
+            cells, variance = joint_variance * (cells / variance + before / earlier_variance), joint_variance
         self.measured[names] = cells, variance
 
     def refit(self) -> None:
-        """Fit the model anew, unless the time is over."""
+        """Fit the model to all measurements; raise LimitExceeded after the time limit."""
         if time.monotonic() > self.until:
             raise LimitExceeded(SLOW)
         self.tell(self.spent / self.rho, f"Fitting a model to {len(self.measured)} tables")
         self.model = self.model.refitted(self.measured)
 
     def choose(self, scores: Mapping[Space, float], sensitivity: float, epsilon: float) -> Space:
-        """Draw the best of some tables with the exponential mechanism."""
+        """Select a table of large score with the exponential mechanism (Gumbel noise)."""
         self.spent += epsilon**2 / 8.0
         names = list(scores)
         noise = self.generator.gumbel(size=len(names))
         return names[int(np.argmax(0.5 * epsilon / sensitivity * np.array([scores[n] for n in names]) + noise))]
 
     def off(self, names: Space) -> float:
-        """Return by how much the model misses a table."""
+        """Return the L1 error of the model on a table."""
         return float(np.abs(self.table(names) - self.model.table(names)).sum())
 
 
@@ -159,20 +162,24 @@ def adaptive_tables(
     seconds: float = math.inf,
     tell: Listener = lambda share, words: None,
 ) -> Tables:
-    """Return the tables that an adaptive method would publish, had the records these tables.
+    """Simulate the publication of an adaptive method on public tables.
 
     Parameters
     ----------
     method : one of ``ADAPTIVE``.
-    table : gives the table on some attributes, in counts, of shape (n_1, ..., n_k).
-    seed : of noise of the statistical kind: this is a simulation, and protects nobody.
-    seconds : after which it stops.
-    tell : is told the share of the budget that is spent.
+    table : returns the table on some attributes, in counts, shape (n_1, ..., n_k).
+    seed : seed of a statistical generator: the result is a simulation without privacy protection.
+    seconds : time limit.
+    tell : called with the share of the budget that is spent and a message.
+
+    Returns
+    -------
+    A function from attributes to the published table.
 
     Raises
     ------
-    NotApplicable : without the package mbi, and for budgets that count otherwise than in rho-zCDP of one row more.
-    LimitExceeded : it takes longer.
+    NotApplicable : mbi is not installed, or the budget is not rho-zCDP with add/remove neighbours.
+    LimitExceeded : the time limit is exceeded.
     """
     one_of("method", method, ADAPTIVE, error=PlanError)
     if budget.law != "gaussian" or budget.neighbours != ADD_REMOVE:
@@ -188,71 +195,76 @@ def adaptive_tables(
     search = _Search(
         table=table,
         model=graphical_model(workload.schema, {name for (name,) in singles}),
-        rho=budget.row_pcost / 2.0,  # of one row, when a person has several
+        rho=budget.row_pcost / 2.0,  # per row, if a person has several rows
         generator=np.random.default_rng(seed),
         tell=tell,
         until=time.monotonic() + seconds,
     )
     (_aim if method == "AIM" else _mst)(search, sets, singles)
-    return lambda asked: _laid_out(search.model, asked, workload.schema)
+    return lambda names: _table_with_unit_axes(search.model, names, workload.schema)
 
 
 def _aim(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space]) -> None:
-    rounds = ROUNDS * len(singles)
-    sigma = math.sqrt(rounds / (2.0 * (1.0 - CHOOSING) * search.rho))
-    epsilon = math.sqrt(8.0 * CHOOSING * search.rho / rounds)
-    known = {inside for names in sets for inside in subsets(names) if inside}
-    # a table matters to all that share attributes with it
-    matters = {a: sum(w * len(set(a) & set(names)) for names, w in sets.items()) for a in sorted(known)}
+    """Run AIM until the budget is spent."""
+    rounds = ROUNDS_PER_ATTRIBUTE * len(singles)
+    sigma = math.sqrt(rounds / (2.0 * (1.0 - SELECTION_SHARE) * search.rho))
+    epsilon = math.sqrt(8.0 * SELECTION_SHARE * search.rho / rounds)
+    candidates = {inside for names in sets for inside in subsets(names) if inside}
+    # the weight of a candidate is the number of attributes that it shares with the workload
+    workload_weights = {a: sum(w * len(set(a) & set(names)) for names, w in sets.items()) for a in sorted(candidates)}
     for names in singles:
         search.measure(names, sigma)
     search.refit()
     last = False
     while not last:
-        left = search.rho - search.spent
-        if left < 2.0 * (0.5 / sigma**2 + epsilon**2 / 8.0):
-            sigma, epsilon = math.sqrt(0.5 / ((1.0 - CHOOSING) * left)), math.sqrt(8.0 * CHOOSING * left)
+        remaining = search.rho - search.spent
+        if remaining < 2.0 * (0.5 / sigma**2 + epsilon**2 / 8.0):
+            sigma, epsilon = (
+                math.sqrt(0.5 / ((1.0 - SELECTION_SHARE) * remaining)),
+                math.sqrt(8.0 * SELECTION_SHARE * remaining),
+            )
             last = True
         share = (search.spent + 0.5 / sigma**2 + epsilon**2 / 8.0) / search.rho
-        small = {
+        feasible = {
             names
-            for names in matters
+            for names in workload_weights
             if any(set(names) <= set(held) for held in search.measured)
-            or search.model.megabytes([*search.measured, names]) <= MEGABYTES * share
+            or search.model.megabytes([*search.measured, names]) <= MAX_MODEL_MEGABYTES * share
         }
-        by_noise = math.sqrt(2.0 / math.pi) * sigma
+        noise_error = math.sqrt(2.0 / math.pi) * sigma
         scores = {
-            names: matters[names] * (search.off(names) - by_noise * math.prod(search.table(names).shape))
-            for names in matters
-            if names in small
+            names: workload_weights[names] * (search.off(names) - noise_error * math.prod(search.table(names).shape))
+            for names in workload_weights
+            if names in feasible
         }
-        chosen = search.choose(scores, max(matters[names] for names in scores), epsilon)
+        chosen = search.choose(scores, max(workload_weights[names] for names in scores), epsilon)
         before = search.model.table(chosen)
         search.measure(chosen, sigma)
         search.refit()
-        if float(np.abs(search.model.table(chosen) - before).sum()) <= by_noise * before.size:
+        if float(np.abs(search.model.table(chosen) - before).sum()) <= noise_error * before.size:
             sigma, epsilon = sigma / 2.0, 2.0 * epsilon
 
 
 def _mst(search: _Search, sets: Mapping[Space, float], singles: Sequence[Space]) -> None:
-    """A third of the budget each for all attributes, for which pairs to take, and for these."""
+    """Run MST: a third of the budget each for one-way marginals, selection and pairs."""
     for names in singles:
         search.measure(names, math.sqrt(1.5 * len(singles) / search.rho))
     search.refit()
     inside = {pair for names in sets for pair in subsets(names) if len(pair) == 2}
-    off: dict[Space, float] = {pair: search.off(pair) for pair in sorted(inside)}
-    part = {name: name for (name,) in singles}  # of the forest, by one of its attributes
+    errors: dict[Space, float] = {pair: search.off(pair) for pair in sorted(inside)}
+    # component of the forest of every attribute, named by one of its attributes
+    component = {name: name for (name,) in singles}
     tree: list[Space] = []
-    while open_pairs := {pair: missed for pair, missed in off.items() if part[pair[0]] != part[pair[1]]}:
+    while open_pairs := {pair: error for pair, error in errors.items() if component[pair[0]] != component[pair[1]]}:
         tree.append(search.choose(open_pairs, 1.0, math.sqrt(8.0 * search.rho / 3.0 / max(len(singles) - 1, 1))))
         a, b = tree[-1]
-        part = {name: part[b] if held == part[a] else held for name, held in part.items()}
+        component = {name: component[b] if held == component[a] else held for name, held in component.items()}
     for names in tree:
         search.measure(names, math.sqrt(1.5 * len(tree) / search.rho))
     if tree:
         search.refit()
 
 
-def _laid_out(model: TableModel, names: Space, schema: Schema) -> Array:
+def _table_with_unit_axes(model: TableModel, names: Space, schema: Schema) -> Array:
     wide = tuple(name for name in names if schema[name].size > 1)
     return model.table(wide).reshape(schema.sizes(names))

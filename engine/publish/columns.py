@@ -1,4 +1,4 @@
-"""Names of columns that are added to the attributes in a file: they never equal the name of an attribute."""
+"""Names of additional columns in files, distinct from all attribute names."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ RULE = f"Attributes keep their names. A column that is added starts with '{PREFI
 
 
 def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, str]:
-    """Return the name in the file of every column that is added beside some attributes.
+    """Return the names of additional columns in a file, by their default names.
 
-    A name that equals that of an attribute, ignoring case, gets the prefix, as often as needed.
+    A name that equals an attribute name, ignoring case, gets the prefix, repeatedly if needed.
 
     >>> added_columns(["status", "flag"], ["Status", "age"])
     {'status': 'added_status', 'flag': 'flag'}

@@ -1,4 +1,4 @@
-"""Export of published tables and records."""
+"""Export of published tables and synthetic records as parquet or CSV."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 STOPPED = "Writing was cancelled; no file was left behind."
-PIECE = 1 << 16  # answers of a row group
+PIECE = 1 << 16  # answers per row group
 NUMBERS = ("published", "error", "published_low", "published_high", "answer", "std", "low", "high")
 SCHEMA = pa.schema(
     [
@@ -52,15 +52,17 @@ def write_published(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write every answer, published and unbiased, with errors, intervals and flags, one row each.
+    """Write all published and unbiased answers with errors, intervals and flags, one row per query.
 
-    Columns: attributes, family, query, then those of `Uncertainty.answers`; of a rehearsal a first one, status.  The
-    file appears under its name only when it is complete; an earlier one is replaced only with ``overwrite``.
+    Columns: attributes, family, query, then those of `Uncertainty.answers`; for rehearsals, the
+    first column is status. The file is written atomically; an earlier file is replaced only with
+    ``overwrite``.
 
     Raises
     ------
-    PlanError : a format that is not "parquet" or "csv", or a path where nothing may be written.
-    Cancelled : ``progress`` returned False; nothing is left behind.
+    PlanError : the format is not "parquet" or "csv", or the path must not be written, see
+        `check_target`.
+    Cancelled : ``progress`` returned False; partial files are removed.
     """
     one_of("format", format, FORMATS, error=PlanError)
     measurement = found.published.measurement
@@ -91,19 +93,22 @@ def write_published(
 def read_published(
     plan: Plan, path: str | os.PathLike[str], group: int, start: int = 0, stop: int | None = None
 ) -> pd.DataFrame:
-    """Return queries ``start:stop`` of a group from a Parquet file of `write_published`, as `Uncertainty.answers`."""
-    asked = plan.workload.groups[group]
+    """Read queries ``start:stop`` of a group from a Parquet file of `write_published`.
+
+    The columns are those of `Uncertainty.answers`.
+    """
+    queries = plan.workload.groups[group]
     before = sum(g.count for g in plan.workload.groups[:group])
-    first, last, _ = slice(start, stop).indices(asked.count)
+    first, last, _ = slice(start, stop).indices(queries.count)
     first, last = before + first, before + max(first, last)
     with pq.ParquetFile(path) as file:
         sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         ends = np.cumsum(sizes, dtype=np.int64)
-        held = [i for i, end in enumerate(ends) if end > first and end - sizes[i] < last]
-        table = file.read_row_groups(held, columns=[f.name for f in SCHEMA][2:])
-    skipped = int(ends[held[0]] - sizes[held[0]]) if held else 0
-    found: pd.DataFrame = table.slice(first - skipped, last - first).to_pandas()
-    return found
+        row_groups = [i for i, end in enumerate(ends) if end > first and end - sizes[i] < last]
+        table = file.read_row_groups(row_groups, columns=[f.name for f in SCHEMA][2:])
+    skipped = int(ends[row_groups[0]] - sizes[row_groups[0]]) if row_groups else 0
+    frame: pd.DataFrame = table.slice(first - skipped, last - first).to_pandas()
+    return frame
 
 
 def write_records(
@@ -114,14 +119,17 @@ def write_records(
     format: str = "csv",
     overwrite: bool = False,
 ) -> Path:
-    """Write simulated records, given as the cell codes of `Published.records`, with the labels of their cells.
+    """Write synthetic records with labels of cells.
 
-    The first column says SIMULATED, or REHEARSAL, in every row.  Its name is status; where an attribute has this name,
-    ignoring case, it is added_status (see `added_columns`), and the attribute keeps its name.
+    Parameters
+    ----------
+    records : cell codes, from `Published.records`.
 
-    The file appears under its name only when it is complete; an earlier one is replaced only with ``overwrite``.
+    The first column, status, is SIMULATED or REHEARSAL in every row.  If an attribute has this
+    name, ignoring case, the column is added_status, see `added_columns`.  The file is written
+    atomically; an earlier file is replaced only with ``overwrite``.
 
-    Raises: PlanError for a format that is not "parquet" or "csv", or a path where nothing may be written.
+    Raises: PlanError if the format is not "parquet" or "csv", or the path must not be written.
     """
     one_of("format", format, FORMATS, error=PlanError)
     status = "REHEARSAL" if measurement.rehearsal else "SIMULATED"

@@ -1,14 +1,11 @@
-"""Bounded access to the files of a package.
+"""Bounded access to the files of an untrusted package, in a zip or a folder.
 
-Memory needed to read a parquet file, from the headers of its pages.
+No file is copied or parsed before its size is bounded: by fixed limits for the certificate and the
+plan, and for all other files by limits that follow from the plan.
 
-The footer of a parquet file may say anything about sizes; a reader allocates what the header before each page says.
-Headers have the compact protocol of Thrift, see the format specification of Apache Parquet.
-
-Bounded access to the files of a package, in a zip or in a folder.
-
-Nothing is copied or parsed before its size is bounded: by fixed limits for the certificate and the plan, and for every
-other file by what the plan says that the package holds.
+The sizes in the footer of a parquet file are not trusted: a reader allocates memory by the headers
+of its pages, which `check_pages` therefore parses.  Page headers have the compact protocol of
+Thrift, see the format specification of Apache Parquet.
 """
 
 from __future__ import annotations
@@ -44,13 +41,14 @@ from engine.plans import Block, Plan
 from engine.workload import Attribute, Group
 
 MAX_FOOTER = 1_000_000  # bytes, and one more per row
+# field types of the compact protocol
 STOP, BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = 0, (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
 UNCOMPRESSED, COMPRESSED = 2, 3  # fields of a page header
 MAX_NESTING = 8
 
 
 def check_pages(path: Path, max_bytes: int, rows: int) -> None:
-    """Raise ValueError unless all pages together unfold to at most ``max_bytes``.
+    """Raise ValueError unless the uncompressed size of all pages is at most ``max_bytes``.
 
     >>> import pyarrow as pa, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -90,24 +88,24 @@ def check_pages(path: Path, max_bytes: int, rows: int) -> None:
 
 @dataclass
 class _Reader:
-    """Values of the compact protocol, from one place of a file on."""
+    """Reader of compact-protocol values, from a position in a file."""
 
     content: mmap.mmap
     place: int
 
     def struct(self, depth: int = 0) -> dict[int, int]:
-        """Return the integers of a struct by the numbers of their fields; everything else is passed over."""
+        """Return the integer fields of a struct by field number and skip all other fields."""
         if depth > MAX_NESTING:
             raise ValueError("a page header is nested too deeply")
-        found, number = dict[int, int](), 0
+        integers, number = dict[int, int](), 0
         while (head := self._byte()) != STOP:
             number = number + (head >> 4) if head >> 4 else self._integer()
             kind = head & 15
             if kind in INTEGERS:
-                found[number] = self._integer()
-            elif kind not in BOOLEANS:  # whose value is their kind
+                integers[number] = self._integer()
+            elif kind not in BOOLEANS:  # the type of a boolean contains its value
                 self._skip(kind, depth)
-        return found
+        return integers
 
     def _skip(self, kind: int, depth: int) -> None:
         if kind in INTEGERS:
@@ -152,20 +150,20 @@ class _Reader:
 
 MAX_PLAN = 150_000_000  # bytes
 MAX_CERTIFICATE = 4_000_000
-MAX_SMALL = 100_000  # of a signature, the options of tables, and the script
-FIXED = 4_000_000  # beside what depends on the plan
-PER_BLOCK = 4_000  # of the description of a block, beside its names
-NUMBER = 32  # of a number as text, with its comma
+MAX_SMALL = 100_000  # signature, options of tables, or script
+FIXED_BYTES = 4_000_000  # allowance per file that does not depend on the plan
+BLOCK_BYTES = 4_000  # description of a block, without its names
+NUMBER_BYTES = 32  # a number as text, with its comma
 Chunks = Callable[[str, int], Iterator[bytes]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackageFiles:
-    """The files of a package.
+    """Files of a package, read with size limits.
 
     Attributes
     ----------
-    names : of all files, in alphabetical order.
+    names : names of all files, in alphabetical order.
     """
 
     names: tuple[str, ...]
@@ -174,29 +172,29 @@ class PackageFiles:
     _in_place: bool
 
     def read(self, name: str, max_bytes: int) -> bytes:
-        """Return the content of a file.  Raises ValueError past ``max_bytes``."""
+        """Return the content of a file; raise ValueError if it exceeds ``max_bytes``."""
         return b"".join(self._chunks(name, max_bytes))
 
     def digest(self, name: str, max_bytes: int) -> str:
-        """Return the SHA-256 of a file, which afterwards has the path that `path` returns.
+        """Return the SHA-256 of a file and copy it to `path`, unless it is in a folder.
 
         Raises
         ------
-        ValueError : it has more than ``max_bytes`` bytes.
+        ValueError : the file has more than ``max_bytes`` bytes.
         """
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         if self._in_place:
             for chunk in self._chunks(name, max_bytes):
-                found.update(chunk)
-            return found.hexdigest()
+                digest.update(chunk)
+            return digest.hexdigest()
         with open(self.path(name), "wb") as copy:
             for chunk in self._chunks(name, max_bytes):
-                found.update(chunk)
+                digest.update(chunk)
                 copy.write(chunk)
-        return found.hexdigest()
+        return digest.hexdigest()
 
     def path(self, name: str) -> Path:
-        """Return the path of a file that `digest` has read."""
+        """Return the path of a file after `digest` has read it."""
         return self._folder / name
 
 
@@ -206,7 +204,7 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
 
     Raises
     ------
-    PlanError : the zip is damaged, or has links, folders, encrypted files or a name twice.
+    PlanError : the zip is damaged or has links, folders, encrypted files or duplicate names.
     """
     if place.is_dir():
         names = sorted(entry.name for entry in os.scandir(place))
@@ -232,19 +230,19 @@ def package_files(place: Path, scratch: Path) -> Iterator[PackageFiles]:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayFile:
-    """A ``.npz`` file whose arrays are read one at a time, each of a type and a shape that are known before."""
+    """Reader of a ``.npz`` file with arrays of expected types and shapes."""
 
     _archive: zipfile.ZipFile
 
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[ArrayFile]:
-        """Open a file.  Raises PlanError, also for any damage that is met while it is open."""
+        """Open a file; raise PlanError for any damage, also while it is open."""
         with open_zip(path, path.name, error=PlanError) as archive:
             yield cls(_archive=archive)
 
     def read(self, name: str, kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-        """Return an array of a NumPy kind, such as "f", and a shape.  Raises PlanError where it is another one."""
+        """Return an array; raise PlanError unless it has this NumPy kind ("f", "i") and shape."""
         try:
             content = read_member(self._archive, f"{name}.npy", 8 * math.prod(shape) + 10_240)
             return read_array(content, kinds=kind, shape=shape)
@@ -253,24 +251,24 @@ class ArrayFile:
 
 
 def max_bytes_of(plan: Plan) -> dict[str, int]:
-    """Return the largest size that each file of a release of a plan may have."""
+    """Return the maximum size of every file of a release of a plan, in bytes."""
     groups, rows, blocks = plan.workload.groups, plan.workload.queries, plan.blocks.values()
     labels = {a.name: _label_bytes(a) for a in plan.schema.attributes}
     texts = sum(group.count * _text_bytes(group, labels) for group in groups)
-    names = sum(map(len, labels)) + FIXED
+    names = sum(map(len, labels)) + FIXED_BYTES
     return {
         "plan.json": MAX_PLAN,
         "check.py": MAX_SMALL,
-        "report.html": 20 * FIXED + 100 * sum(_text_bytes(g, labels) + PER_BLOCK for g in groups),
-        "answers.parquet": FIXED + names + 8 * NUMBER * rows + texts,
-        "answers.csv": FIXED + 4 * NUMBER * rows + 2 * texts,
-        "measurements.json": FIXED + sum(PER_BLOCK + 24 * _name_bytes(b.attributes) for b in blocks),
-        "measurements.npz": FIXED + _array_bytes(blocks),
+        "report.html": 20 * FIXED_BYTES + 100 * sum(_text_bytes(g, labels) + BLOCK_BYTES for g in groups),
+        "answers.parquet": FIXED_BYTES + names + 8 * NUMBER_BYTES * rows + texts,
+        "answers.csv": FIXED_BYTES + 4 * NUMBER_BYTES * rows + 2 * texts,
+        "measurements.json": FIXED_BYTES + sum(BLOCK_BYTES + 24 * _name_bytes(b.attributes) for b in blocks),
+        "measurements.npz": FIXED_BYTES + _array_bytes(blocks),
     }
 
 
 def _label_bytes(attribute: Attribute) -> int:
-    """Return the most bytes of UTF-8 that a text on one cell has, twice for ranges from one label to another."""
+    """Return the maximum UTF-8 size of the text of one cell, with two labels for ranges."""
     longest = max(map(len, attribute.labels), default=0) if attribute.labels is not None else 64
     if attribute.is_dated and attribute.missing is not None:
         longest = max(longest, len(str(attribute.missing)))
@@ -278,8 +276,12 @@ def _label_bytes(attribute: Attribute) -> int:
 
 
 def _text_bytes(group: Group, labels: Mapping[str, int]) -> int:
-    own = [max(map(len, words), default=0) for p in group.parts if (words := getattr(p.family, "labels", None))]
-    return 200 + 4 * len(group.family_text) + 2 * sum(labels[name] for name in group.attributes) + 4 * sum(own)
+    label_lengths = [
+        max(map(len, words), default=0) for p in group.parts if (words := getattr(p.family, "labels", None))
+    ]
+    return (
+        200 + 4 * len(group.family_text) + 2 * sum(labels[name] for name in group.attributes) + 4 * sum(label_lengths)
+    )
 
 
 def _name_bytes(names: Iterable[str]) -> int:
@@ -289,18 +291,20 @@ def _name_bytes(names: Iterable[str]) -> int:
 def _array_bytes(blocks: Iterable[Block]) -> int:
     total, rows = 0, dict[object, int]()
     for block in blocks:
-        total += 8 * block.measurements + (0 if block.weights is None else block.weights.nbytes) + 4 * PER_BLOCK
+        total += 8 * block.measurements + (0 if block.weights is None else block.weights.nbytes) + 4 * BLOCK_BYTES
         total += 8 * math.prod(block.coordinates)
         rows |= {strategy: strategy.rows.nbytes for _, strategy in block.factors}
-    return total + 4 * sum(rows.values())  # other machines may tell a few apart that are one here
+    # factor 4: strategies that are shared here may differ slightly on other machines
+    return total + 4 * sum(rows.values())
 
 
 def open_answers(path: Path, rows: int, max_bytes: int) -> pq.ParquetFile:
-    """Open the answers of a release for reading page by page; texts come as dictionaries.
+    """Open the answers of a release for reading page by page, with texts as dictionaries.
 
     Raises
     ------
-    ValueError : the file has another number of rows, unfolds to more bytes than ``max_bytes``, or has other columns.
+    ValueError : the file has a different number of rows, an uncompressed size above ``max_bytes``,
+        or columns of other types.
     """
     check_pages(path, max_bytes, rows)
     texts = sorted({"query", "status"} & set(pq.read_schema(path).names))

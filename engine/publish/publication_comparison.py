@@ -1,7 +1,8 @@
 """Comparison of publication methods by simulation on public data, at several budgets.
 
-Unbiased answers, whose errors are proven, lose to fitted and adaptive ones where noise is large, and these, which are
-biased, to them where it is small.  Where the order changes is what rehearsals can tell, and no proof.
+If noise is large, fitted tables and adaptive methods, which are biased, have smaller errors than
+unbiased answers, whose errors are exact; if noise is small, larger ones.  Simulations estimate the
+budgets of these crossovers; they are not a proof.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ if TYPE_CHECKING:
 
 
 FACTORS = (0.01, 0.1, 1.0, 10.0)
-CLEAR = 2.0  # standard errors of the rehearsals by which two ways differ before one is called better
+SIGNIFICANT_SE = 2.0  # standard errors from which a difference of two methods is significant
 SIMULATED, UNBIASED = KINDS = "simulated, biased", "unbiased"
 
 _Tables = Callable[[Space], Array]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Way:
-    """A way to publish, with the error of one rehearsal of it at a budget."""
+class _Method:
+    """Publication method; ``error`` simulates it once at a budget."""
 
     name: str
     label: str
@@ -53,24 +54,25 @@ class _Way:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PublishedComparison:
-    """Errors of what several ways would publish, at several budgets.
+    """Simulated errors of several publication methods at several budgets.
 
     Attributes
     ----------
-    frame : a row a way and budget. Columns: way, label (of the mechanism, empty for adaptive methods), kind ("unbiased"
-        or "simulated, biased"), pcost, error (share of the counts that is missed, on average over rehearsals), spread
-        (standard error of that mean), status ("ok", or why there is no error).
+    frame : one row per method and budget. Columns: way (name of the method), label (of the
+        mechanism, empty for adaptive methods), kind ("unbiased" or "simulated, biased"), pcost,
+        error (mean relative error over rehearsals), spread (standard error of that mean), status
+        ("ok", or the reason why there is no error).
 
-    Whatever is told is true of the reference, and of records like it; the errors of unbiased answers alone are proven.
+    The results hold for the reference and for similar records.
     """
 
     frame: pd.DataFrame = field(repr=False)
 
     def turns(self) -> pd.DataFrame:
-        """Return where the order of two ways changes: below, above (the better ones), pcost, low, high.
+        """Return crossovers: below, above (the better method on each side), pcost, low, high.
 
-        The order is clear at ``low`` and at ``high``, budgets that were rehearsed; ``pcost`` is where lines between
-        them meet.  Only ways that differ by more than the spread of their rehearsals count as in order.
+        The difference is significant at the simulated budgets ``low`` and ``high``; ``pcost`` is
+        the log-log interpolation between them.
         """
         import pandas as pd
 
@@ -80,20 +82,20 @@ class PublishedComparison:
             first, second = (done[done["way"] == way] for way in (one, other))
             both = first.merge(second, on="pcost", suffixes=("_1", "_2")).set_index("pcost").sort_index()
             gap = np.log(both["error_1"].to_numpy() / both["error_2"].to_numpy())
-            off = both["error_1"] - both["error_2"]
-            clear = np.abs(off) > CLEAR * np.hypot(both["spread_1"], both["spread_2"])
-            at = np.flatnonzero(clear.to_numpy())
-            where = np.log(both.index.to_numpy(float))
-            for i, j in pairwise(at):
+            difference = both["error_1"] - both["error_2"]
+            significant = np.abs(difference) > SIGNIFICANT_SE * np.hypot(both["spread_1"], both["spread_2"])
+            significant_rows = np.flatnonzero(significant.to_numpy())
+            log_pcost = np.log(both.index.to_numpy(float))
+            for i, j in pairwise(significant_rows):
                 if gap[i] * gap[j] < 0.0:
-                    meets = where[i] + (where[j] - where[i]) * gap[i] / (gap[i] - gap[j])
+                    log_crossover = log_pcost[i] + (log_pcost[j] - log_pcost[i]) * gap[i] / (gap[i] - gap[j])
                     below, above = (one, other) if gap[i] < 0.0 else (other, one)
-                    ends = {"low": both.index[i], "high": both.index[j]}
-                    rows.append({"below": below, "above": above, "pcost": math.exp(meets), **ends})
+                    bracket = {"low": both.index[i], "high": both.index[j]}
+                    rows.append({"below": below, "above": above, "pcost": math.exp(log_crossover), **bracket})
         return pd.DataFrame(rows, columns=["below", "above", "pcost", "low", "high"])
 
     def words(self, say: Callable[[float], str] = lambda pcost: f"{amount(pcost)} pcost") -> list[str]:
-        """Return in sentences where the order changes; ``say`` puts a pcost into words."""
+        """Return the crossovers as sentences; ``say`` formats a pcost."""
         return [
             f"{row['below']} misses less up to about {say(row['pcost'])} (it is clear at {say(row['low'])}), "
             f"{row['above']} beyond (clear at {say(row['high'])})."
@@ -113,22 +115,25 @@ def published_comparison(
     seconds: float = math.inf,
     progress: Progress | None = None,
 ) -> PublishedComparison:
-    """Rehearse what mechanisms and adaptive methods would publish at several budgets.
+    """Simulate the publications of mechanisms and adaptive methods at several budgets.
 
     Parameters
     ----------
     reference : public or simulated records, or earlier published tables, as in `published_errors`.
-    choices : mechanisms with their options, as in `comparison`; each has a row unbiased, and one published.
-    adaptive : some of ``ADAPTIVE``, which need the package mbi.
-    factors : times the budget; rehearsals : of every way at each of them, at least 2; seconds : for each of these.
-    progress : called with the share done and words; False stops.
+    choices : mechanisms with options, as in `comparison`; each is simulated unbiased and published.
+    adaptive : methods from ``ADAPTIVE``, which need the package mbi.
+    factors : budgets, as multiples of ``budget``.
+    rehearsals : simulations per method and budget, at least 2.
+    seconds : time limit per method and budget.
+    progress : called with the share of the work done and a message; False cancels.
 
-    Guarantee: reads the reference alone, so that it costs nothing. A way that has no result says why in its rows.
+    Guarantee: reads only the reference, so that it costs no privacy.  The status of a method
+    without a result contains the reason.
 
     Raises
     ------
-    PlanError : fewer than two rehearsals, and a reference that does not fit.
-    Cancelled : the listener said stop.
+    PlanError : fewer than two rehearsals, or a reference that does not fit the workload.
+    Cancelled : ``progress`` returned False.
     """
     import pandas as pd
 
@@ -136,53 +141,53 @@ def published_comparison(
         raise PlanError(f"{rehearsals} rehearsals were asked for; their spread takes at least 2.")
     table = tables_of(reference, workload)
     tell = told(rising(listener(progress)), "Comparing was cancelled; nothing was changed.")
-    ways = [_mechanism(workload, budget, table, choice, kind) for choice in choices for kind in KINDS]
-    ways += [_adaptive(workload, table, method, seconds) for method in adaptive]
+    methods = [_mechanism(workload, budget, table, choice, kind) for choice in choices for kind in KINDS]
+    methods += [_adaptive(workload, table, adaptive_name, seconds) for adaptive_name in adaptive]
     rows: list[dict[str, Any]] = []
-    steps = len(ways) * len(factors) * rehearsals
-    for way in ways:
+    steps = len(methods) * len(factors) * rehearsals
+    for method in methods:
         for factor in factors:
-            at = budget if factor == 1.0 else budget.at(factor * budget.pcost)
-            row = {"way": way.name, "label": way.label, "kind": way.kind, "pcost": at.pcost}
-            found, status, begun = [], "ok", time.monotonic()
+            scaled_budget = budget if factor == 1.0 else budget.at(factor * budget.pcost)
+            row = {"way": method.name, "label": method.label, "kind": method.kind, "pcost": scaled_budget.pcost}
+            errors, status, start_time = [], "ok", time.monotonic()
             try:
                 for seed in range(rehearsals):
                     done = (len(rows) * rehearsals + seed) / steps
-                    if time.monotonic() - begun > seconds:
+                    if time.monotonic() - start_time > seconds:
                         raise LimitExceeded(SLOW)
-                    tell(done, f"Rehearsing {way.name}")
-                    found.append(way.error(at, seed, partial(_tell_part, tell, done, steps)))
+                    tell(done, f"Rehearsing {method.name}")
+                    errors.append(method.error(scaled_budget, seed, partial(_report_part, tell, done, steps)))
             except Cancelled:
                 raise
             except EngineError as error:
-                found, status = [math.nan] * 2, str(error)
-            spread = float(np.std(found, ddof=1)) / math.sqrt(len(found))
-            rows.append(row | {"error": float(np.mean(found)), "spread": spread, "status": status})
+                errors, status = [math.nan] * 2, str(error)
+            spread = float(np.std(errors, ddof=1)) / math.sqrt(len(errors))
+            rows.append(row | {"error": float(np.mean(errors)), "spread": spread, "status": status})
     return PublishedComparison(frame=pd.DataFrame(rows))
 
 
-def _tell_part(tell: Listener, begun: float, steps: int, share: float, words: str) -> None:
-    tell(begun + share / steps, words)
+def _report_part(tell: Listener, offset: float, steps: int, share: float, words: str) -> None:
+    tell(offset + share / steps, words)
 
 
 def _mechanism(
     workload: Workload, budget: Budget, table: _Tables, choice: tuple[str, Mapping[str, Any]], kind: str
-) -> _Way:
+) -> _Method:
     (name, options), label = choice, label_of(*choice)
 
     @cache
-    def made() -> Plan:
+    def base_plan() -> Plan:
         return plan(workload, budget, name, **dict(options))
 
     def error(at: Budget, seed: int, tell: Listener) -> float:
-        found = simulated(at_budget(made(), at), table, np.random.default_rng(seed))
-        return missed((found.publish() if kind == SIMULATED else found).values, table, workload)
+        measurement = simulated(at_budget(base_plan(), at), table, np.random.default_rng(seed))
+        return missed((measurement.publish() if kind == SIMULATED else measurement).values, table, workload)
 
     words = UNBIASED if kind == UNBIASED else "published"
-    return _Way(name=f"{title_of(label)}, {words}", label=label, kind=kind, error=error)
+    return _Method(name=f"{title_of(label)}, {words}", label=label, kind=kind, error=error)
 
 
-def _adaptive(workload: Workload, table: _Tables, method: str, seconds: float) -> _Way:
+def _adaptive(workload: Workload, table: _Tables, method: str, seconds: float) -> _Method:
     def error(at: Budget, seed: int, tell: Listener) -> float:
         tables = adaptive_tables(method, workload, at, table, seed, seconds=seconds, tell=tell)
 
@@ -192,4 +197,4 @@ def _adaptive(workload: Workload, table: _Tables, method: str, seconds: float) -
 
         return missed(answers, table, workload)
 
-    return _Way(name=method, label="", kind=SIMULATED, error=error)
+    return _Method(name=method, label="", kind=SIMULATED, error=error)

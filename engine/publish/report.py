@@ -1,4 +1,4 @@
-"""Reports: answers as files, row after row, and what a reader needs to trust them."""
+"""Export of all answers with standard errors and intervals, as parquet or CSV."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from engine.workload import Group
 FORMATS = ("parquet", "csv")
 MARK = "REHEARSAL on simulated or public records. Not for publication; nothing was spent."
 BATCH = 1 << 17  # answers written at once
-SPAN = 1 << 22  # answers of a group computed at once: each time its whole table is made
+SPAN = 1 << 22  # answers of a group computed at once; each span computes the complete table
 SCHEMA = pa.schema(
     [
         ("attributes", pa.dictionary(pa.int32(), pa.string())),
@@ -48,18 +48,20 @@ def write_answers(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Write every answer of a measurement with its standard error and confidence interval, in counts.
+    """Write all answers of a measurement with standard errors and confidence intervals, in counts.
 
-    Columns: attributes, family, query (words), answer, std, low, high.  Answers are written in pieces, so that twenty
-    million of them need little memory.  In CSV a text that a spreadsheet would take for a formula gets a leading quote.
+    Columns: attributes, family, query (text), answer, std, low, high.  Answers are written in
+    pieces, so that millions of answers need little memory.  CSV texts that a spreadsheet would
+    interpret as formulas get a leading quote.
 
-    Answers of a rehearsal have one more column, status, which says REHEARSAL in every row.  The file appears under its
-    name only when it is complete; an earlier file of answers is replaced only with ``overwrite``, anything else never.
+    Rehearsals have an additional column, status, with REHEARSAL in every row.  The file is written
+    atomically; an earlier file of answers is replaced only with ``overwrite``, other files never.
 
     Raises
     ------
-    PlanError : a format that is not "parquet" or "csv", or a path where nothing may be written.
-    Cancelled : ``progress`` returned False; nothing is left behind.
+    PlanError : the format is not "parquet" or "csv", or the path must not be written, see
+        `check_target`.
+    Cancelled : ``progress`` returned False; partial files are removed.
     """
     one_of("format", format, FORMATS, error=PlanError)
     metadata = {
@@ -84,7 +86,7 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
     if kind == "csv":
         plain = [pa.field(f.name, pa.string()) if pa.types.is_dictionary(f.type) else f for f in schema]
         return pyarrow.csv.CSVWriter(path, pa.schema(plain))
-    # noisy numbers do not compress, and trying to costs more than computing them
+    # noisy numbers do not compress; compressing them would take longer than computing them
     texts = ["attributes", "family", "query", "status"]
     compression = {name: "zstd" if name in texts else "none" for name in schema.names}
     return pq.ParquetWriter(
@@ -97,7 +99,7 @@ def file_writer(path: Path, kind: str, schema: pa.Schema, metadata: dict[str, st
 
 
 def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterator[tuple[float, pa.Table]]:
-    """Yield (share done, table) pieces of all answers, in the order of `Workload.describe`."""
+    """Yield all answers as pairs (share done, table), in the order of `Workload.describe`."""
     workload, written = measurement.plan.workload, 0
     reach = quantile(confidence, measurement.plan.budget.law)
     pending: list[pa.Table] = []
@@ -121,7 +123,7 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
 
 
 def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
-    """Yield what is computed at once: the number of a group, the group, and its first and last answers."""
+    """Yield spans (group number, group, first answer, end) that are computed at once."""
     for number, group in enumerate(measurement.plan.workload.groups):
         for first in range(0, group.count, SPAN):
             yield number, group, first, min(group.count, first + SPAN)
@@ -132,7 +134,7 @@ def repeated(text: str, length: int) -> pa.DictionaryArray:
 
 
 def escaped(table: pa.Table) -> pa.Table:
-    """Return a table whose texts and names of columns no spreadsheet takes for formulas; see `harmless`."""
+    """Escape texts and column names that spreadsheets read as formulas; see `harmless`."""
     columns = []
     for name in table.column_names:
         column = table[name]
