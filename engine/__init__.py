@@ -95,7 +95,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Fetch what draws, and the version, when they are asked for: most programs never do, and both take long."""
+    """Import the figures and the version on first access, because both are slow and rarely used."""
     if name == "__version__":
         return _version()
     if name == "plot":
@@ -106,7 +106,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _version() -> str:
-    """The version that is installed; of a checkout that never was, the one that its pyproject.toml says."""
+    """Return the installed version, or in a checkout the version in pyproject.toml."""
     import tomllib
     from importlib.metadata import PackageNotFoundError, version
     from pathlib import Path

@@ -16,9 +16,14 @@ from engine.errors import EngineError
 def fresh_file(
     path: str | os.PathLike[str], what: str, *, error: type[EngineError], mode: int = 0o666
 ) -> Iterator[BinaryIO]:
-    """Open a file to write to; its name appears when all is written, and is refused when it is taken.
+    """Open a new file that appears under its name only when it is complete.
 
-    `mode` is who may use it, less what the system takes away for every new file.  Raises: ``error``.
+    An existing file is never replaced.  `mode` are the permissions of the file, before the umask.
+
+    Raises
+    ------
+    error
+        The file exists already, or cannot be written.
     """
     place = Path(path)
     if not place.name:
@@ -29,7 +34,7 @@ def fresh_file(
             yield file
             file.flush()
             os.fsync(file.fileno())
-        # link refuses where rename would replace: the name may be that of a ledger, or of records
+        # link fails where rename would replace a file, which could be a ledger or records
         os.link(draft, place)
     except FileExistsError:
         raise error(f"{place} is there already, and nothing is overwritten. Give another name.") from None

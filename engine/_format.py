@@ -45,7 +45,7 @@ MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 
 
 def shown(value: object) -> str:
-    """A public value for a message: escaped, and never long.
+    """Return a public value for a message: escaped and shortened.
 
     >>> shown("tab\\t")
     "'tab\\\\t'"
@@ -55,7 +55,7 @@ def shown(value: object) -> str:
 
 
 def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
-    """Return a CSV text without a first line ``sep=;``, which spreadsheets write, and its delimiter.
+    """Return a CSV text without the line ``sep=;`` of spreadsheets, and its delimiter.
 
     Without such a line the delimiter is the most frequent one outside quotes in the header, or the preferred one if
     it is there at all.
@@ -71,7 +71,7 @@ def csv_start(text: str, *, preferred: str = "") -> tuple[str, str]:
 
 
 def header_name(text: str) -> str:
-    """Return the name in a field of a header: a line break in it, as spreadsheets have them, is a blank.
+    """Return the name in a field of a header, with line breaks replaced by blanks.
 
     >>> header_name("age\\n(years)")
     'age (years)'
@@ -80,7 +80,7 @@ def header_name(text: str) -> str:
 
 
 def near_matches(name: object, names: Iterable[str]) -> str:
-    """Text that offers names close to a mistyped one; empty when there is none.
+    """Return a text with the names close to a mistyped one, or "" if there are none.
 
     >>> near_matches("agee", ["age", "sex"])
     "; close names: 'age'"
@@ -91,7 +91,7 @@ def near_matches(name: object, names: Iterable[str]) -> str:
 
 
 def set_name(attributes: Iterable[str]) -> str:
-    """Name of a set of attributes.
+    """Return the name of a set of attributes.
 
     >>> set_name(["age", "sex"]), set_name([])
     ('age × sex', '(total)')
@@ -100,7 +100,7 @@ def set_name(attributes: Iterable[str]) -> str:
 
 
 def plain(number: float) -> str:
-    """Shortest text that reads back as the same number.
+    """Return the shortest text that represents the same number.
 
     >>> plain(20.0), plain(0.1)
     ('20', '0.1')
@@ -109,7 +109,7 @@ def plain(number: float) -> str:
 
 
 def number(value: int) -> str:
-    """Text of a whole number of any size.
+    """Return the text of an integer of any size.
 
     >>> number(21_043_261), number(10**40)
     ('21,043,261', '1.0 × 10^40')
@@ -121,7 +121,7 @@ def number(value: int) -> str:
 
 
 def translate_arguments(message: str, words: Mapping[str, str], value: Callable[[Sequence[str]], str]) -> str:
-    """Return a message with its Python arguments in the words of another interface.
+    """Return a message with its Python arguments in the terms of another interface.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def translate_arguments(message: str, words: Mapping[str, str], value: Callable[
 
 
 def _argument_values(text: str) -> list[str]:
-    """The values that a Python literal in a message holds; text that is no literal is one value."""
+    """Return the values of a Python literal in a message; any other text is one value."""
     try:
         literal = ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -159,7 +159,7 @@ def _argument_values(text: str) -> list[str]:
 
 
 def how_many(things: int, one: str, many: str = "") -> str:
-    """Number and noun.
+    """Return a number with its noun.
 
     >>> how_many(1, "group"), how_many(2500, "query", "queries")
     ('1 group', '2,500 queries')
@@ -168,7 +168,7 @@ def how_many(things: int, one: str, many: str = "") -> str:
 
 
 def amount(value: float) -> str:
-    """Text of a measured number with three or four digits.
+    """Return the text of a measured number with three or four digits.
 
     >>> amount(45.46519), amount(0.0012345), amount(123456.7)
     ('45.47', '0.00123', '123,457')
@@ -188,7 +188,9 @@ def amount(value: float) -> str:
 
 
 def cost(value: float) -> str:
-    """Text of a privacy parameter (pcost, rho, mu, epsilon), rounded up; below 1e-7, the rounding of sums, it is 0.
+    """Return the text of a privacy parameter (pcost, rho, mu, epsilon), rounded up.
+
+    Below 1e-7, the rounding error of sums, it is 0.
 
     >>> cost(0.9999999984), cost(1.6e-9), cost(4.1721)
     ('1', '0', '4.173')
@@ -197,7 +199,7 @@ def cost(value: float) -> str:
 
 
 def remainder(value: float) -> str:
-    """Text of what is left of a privacy budget, rounded down.
+    """Return the text of the remaining privacy budget, rounded down.
 
     >>> remainder(0.33339), remainder(0.7), remainder(1.6e-9)
     ('0.3333', '0.7', '0')
@@ -206,7 +208,9 @@ def remainder(value: float) -> str:
 
 
 def rounded_up(value: float) -> str:
-    """Text of a number in four significant digits, rounded up; a double counts as its shortest decimal text.
+    """Return the text of a number with four significant digits, rounded up.
+
+    A double has the value of its shortest decimal text.
 
     >>> rounded_up(4.1721), rounded_up(0.1), rounded_up(0.1 + 0.2), rounded_up(1e-9)
     ('4.173', '0.1', '0.3', '1e-09')
@@ -233,7 +237,7 @@ def markdown(text: str) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """Return a text as code for Markdown, whatever backticks it has.
+    """Return a text as code for Markdown, also if it contains backticks.
 
     >>> markdown_code("a < 5"), markdown_code("a `b`")
     ('`a < 5`', '`` a `b` ``')
@@ -244,7 +248,7 @@ def markdown_code(text: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Return a text that no spreadsheet takes for a formula: one that begins like one gets a leading quote.
+    """Return a text that no spreadsheet reads as a formula, with a leading quote if needed.
 
     >>> harmless("=cmd()"), harmless("age")
     ("'=cmd()", 'age')
@@ -253,7 +257,7 @@ def harmless(text: str) -> str:
 
 
 def csv_text(table: Frame) -> str:
-    """Return a table as CSV in which no text can be taken for a formula by a spreadsheet.
+    """Return a table as CSV in which no spreadsheet reads a text as a formula.
 
     >>> import pandas as pd
     >>> csv_text(pd.DataFrame({"label": ["=1+1"], "cells": [3]}))
@@ -292,7 +296,7 @@ LATEX = {
 
 
 def latex_text(table: Frame) -> str:
-    """Return a table for LaTeX with the package booktabs: numbers to the right, and no text that could be a command.
+    """Return a table for LaTeX (booktabs), with numbers on the right and all texts escaped.
 
     >>> import pandas as pd
     >>> print(latex_text(pd.DataFrame({"query": ["age_1 × sex", "[18, 30) | <5*"], "RMSE": [45.46519, math.inf]})))

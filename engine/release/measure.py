@@ -199,7 +199,7 @@ def _rounded_shift(number: int, bits: int) -> int:
 
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"
-_PLACEHOLDER = Receipt(
+_EMPTY = Receipt(
     dataset="-" * 200, key="-" * 500, pcost=1 / 3, plan_hash="", note="", seq=0, utc="-" * 40, hash="", fresh=False
 )
 Answers = Mapping[Space, npt.NDArray[np.int64]]
@@ -414,16 +414,12 @@ def spend_draw_save(
     def digest(seed: bytes) -> str:
         return table_digest(counts, maximal_sets(part), seed)
 
-    def placeholder() -> Drawn:
+    def zeros() -> Drawn:
         return ((space, np.zeros(block.measurements, np.int64)) for space, block in part.blocks.items())
 
     check_blocks(part)
     own_journal = journal(ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key))
-    with (
-        ledger.room_for(lambda file: write(file, _PLACEHOLDER, placeholder())) as room,
-        unbroken(),
-        own_journal as (own, again),
-    ):
+    with ledger.room_for(lambda file: write(file, _EMPTY, zeros())) as room, unbroken(), own_journal as (own, again):
         if own is None:
             return False
         if taken_up := again and _unsaved(ledger, key):
@@ -530,7 +526,7 @@ def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
 
 def _write(file: BinaryIO, plan: Plan, receipt: Receipt, drawn: Drawn) -> None:
     # the placeholder only reserves disk space
-    estimator = _zero_estimate if receipt is _PLACEHOLDER else estimate
+    estimator = _zero_estimate if receipt is _EMPTY else estimate
     texts = {"plan.json": plan.to_json()}
     estimates = lambda space, answers: estimator(plan.blocks[space], answers)  # noqa: E731
     write_archive(file, {"format": FORMAT}, receipt, texts=texts, answers=drawn, estimates=estimates)
