@@ -1,12 +1,14 @@
 """Readers of Excel, Stata, SPSS and SAS files in a subprocess.
 
-The side that asks: what the process of `child` says of a file, one value after the other.
+The parsers of these formats run in a separate process (`subprocess_worker`), so that a damaged or
+very large file cannot crash this one. The process sends one JSON message after the other, some of
+them followed by bytes.
 
-Files of Stata, SPSS and SAS, which name the values of their columns; and the schema that these names make.
+Stata, SPSS and SAS files contain value labels. A value with a label is read as its label; a value
+that the file declares as missing and that has no label is read as missing. `draft_schema` derives a
+schema from the labels.
 
-A value that has a label is read as the label, one that the file declares as missing and gives no label as missing.
-
-Workbooks -> batches of the needed columns, or text, from the rows that the process of `child` sends.
+Workbooks are read as batches of the needed columns, or as text.
 """
 
 from __future__ import annotations
@@ -42,69 +44,88 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-CHILD = Path(__file__).with_name("subprocess_worker.py")
-ENDED = {TOO_LARGE, -signal.SIGABRT, -9}  # where memory ended, by itself or by the system
+WORKER_SCRIPT = Path(__file__).with_name("subprocess_worker.py")
+OUT_OF_MEMORY_CODES = {TOO_LARGE, -signal.SIGABRT, -9}  # of the worker itself, or of the system
 
 
-def heard(path: Path, library: str, kind: str, too_large: str, **asked: Any) -> Generator[Any]:
-    """What the process says, up to its last word: values, or pairs of one and bytes.  Whoever stops listening ends it.
+def heard(path: Path, library: str, kind: str, too_large: str, **arguments: Any) -> Generator[Any]:
+    """Yield the messages of a worker process: values, or pairs of a value and a list of bytes.
 
-    ``too_large`` says what to do when memory ends.  Raises: DataError when the library is missing or the file cannot be
-    read, LimitExceeded when memory ends.
+    Closing the generator ends the process.
+
+    Parameters
+    ----------
+    library : package that the worker needs.
+    kind : "sheet" or the name of a reader of pyreadstat.
+    too_large : advice in the message of LimitExceeded.
+    arguments : arguments of the reader in the worker.
+
+    Raises
+    ------
+    DataError
+        The library is not installed, or the file cannot be read.
+    LimitExceeded
+        The worker needs more memory than available.
     """
     what = f"the file {shown(path.name)}"
     needed(library, what)
-    command = [sys.executable, "-I", str(CHILD), str(path), kind, json.dumps(asked)]
+    command = [sys.executable, "-I", str(WORKER_SCRIPT), str(path), kind, json.dumps(arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as child:
-        assert child.stdout is not None  # it is a pipe
+    ) as process:
+        assert process.stdout is not None  # it is a pipe
         try:
-            while line := child.stdout.readline():
+            while line := process.stdout.readline():
                 value, lengths = json.loads(line)
                 if value is None:
                     return
-                behind = [child.stdout.read(length) for length in lengths]
-                if [len(one) for one in behind] != lengths:
+                payloads = [process.stdout.read(length) for length in lengths]
+                if [len(one) for one in payloads] != lengths:
                     break
-                yield (value, behind) if behind else value
-            code = child.wait()
-        except ValueError:  # it ended within a line
-            code = child.wait()
+                yield (value, payloads) if payloads else value
+            code = process.wait()
+        except ValueError:  # the process ended within a line
+            code = process.wait()
         finally:
-            child.kill()
-    if code in ENDED:
+            process.kill()
+    if code in OUT_OF_MEMORY_CODES:
         raise LimitExceeded(f"{what} needs more memory than there is{too_large}")
     raise DataError(f"{what} cannot be read; check that it is complete and of the kind its name says")
 
 
-READERS = {".dta": "read_dta", ".sav": "read_sav", ".zsav": "read_sav", ".por": "read_por",
+LABELLED_READERS = {".dta": "read_dta", ".sav": "read_sav", ".zsav": "read_sav", ".por": "read_por",
            ".sas7bdat": "read_sas7bdat", ".xpt": "read_xport"}  # fmt: skip
-LABELLED_ENDINGS = tuple(READERS)  # endings of the names of files
-USUAL_MISSING = (7, 8, 9, 77, 88, 97, 98, 99, 777, 888, 997, 998, 999, 9997, 9998, 9999, 99997, 99998, 99999)
+LABELLED_ENDINGS = tuple(LABELLED_READERS)
+COMMON_MISSING_CODES = (7, 8, 9, 77, 88, 97, 98, 99, 777, 888, 997, 998, 999, 9997, 9998, 9999, 99997, 99998, 99999)
 DATES = "it holds dates or times. Declare by hand which periods have a cell, or leave the column out of the schema"
-MAX_SCALE_ENDS = 3  # labels of a scale of which only the ends, or the ends and the middle, have one
-# formats of Stata, SPSS and SAS for numbers that are days, months or seconds since some day
+MAX_SCALE_ENDS = 3  # labels of a scale with labels only at its ends, or ends and middle
+# display formats of Stata, SPSS and SAS for days, months or seconds since an epoch
 DATE_FORMAT = re.compile(
     r"%-?(t[cCdwmqh]|d)|(A|E|S|J)?DATE\d|DATE$|Q?YR|MOYR|WKYR|DATETIME|D?TIME|YMDHMS|MTIME|(MMDD|DDMM)YY|YYMMDD|MONYY"
     r"|JULIAN|YYQ|[EB]8601|IS8601|TOD|WEEKDAT|WORDDAT|NLDAT"
 )
-XPORT_BYTES = 80  # a transport file is full records of these, and does not say how many
+XPORT_RECORD_BYTES = 80  # a transport file is a sequence of such records, without their number
 
 
 def draft_schema(path: str | Path) -> DraftSchema:
-    """Return the schema that the value labels of a Stata, SPSS or SAS file make; reads no record.
+    """Draft a schema from the value labels of a Stata, SPSS or SAS file; reads no record.
 
-    A label of a value that the file declares as missing, where it is the only such one, collects missing values, too.
-    A column whose labels do not name all of its values is left to the person: `DraftSchema.reasons` says why.
+    If exactly one labelled value of a column is declared as missing, its cell also collects missing
+    values. Columns whose labels do not cover all values are left out; `DraftSchema.reasons` has the
+    reasons.
 
-    Raises: DataError when the file cannot be read; SchemaError when no column makes an attribute.
+    Raises
+    ------
+    DataError
+        The file cannot be read.
+    SchemaError
+        No column gives an attribute.
     """
     place = Path(path)
-    if place.suffix.lower() not in READERS:
-        raise DataError(f"the file {shown(place.name)} has no labels; give one of {', '.join(READERS)}")
+    if place.suffix.lower() not in LABELLED_READERS:
+        raise DataError(f"the file {shown(place.name)} has no labels; give one of {', '.join(LABELLED_READERS)}")
     meta = _meta(place)
-    attributes, reasons = [], _problems(meta)
+    attributes, reasons = [], _column_problems(meta)
     for name in meta.column_names:
         try:
             if name not in reasons:
@@ -122,16 +143,16 @@ def draft_schema(path: str | Path) -> DraftSchema:
 
 
 def column_problems(path: Path) -> dict[str, str]:
-    """Columns of a labelled file that no draft may have, and why; empty for other files."""
-    return _problems(_meta(path)) if path.suffix.lower() in READERS and path.is_file() else {}
+    """Return column -> reason for columns of a labelled file that drafts must leave out."""
+    return _column_problems(_meta(path)) if path.suffix.lower() in LABELLED_READERS and path.is_file() else {}
 
 
-def _problems(meta: Any) -> dict[str, str]:
-    """Columns of dates, and those whose labels take two values for one."""
+def _column_problems(meta: Any) -> dict[str, str]:
+    """Return column -> reason for columns of dates and columns with ambiguous labels."""
     formats = meta.original_variable_types
     problems = {name: DATES for name in meta.column_names if DATE_FORMAT.match(formats.get(name) or "")}
     for name in meta.column_names:
-        texts = _texts(meta, name)
+        texts = _label_texts(meta, name)
         counted = [value for value in texts if not _is_missing(meta, name, value)]
         times = Counter(texts.values())
         if shared := next((texts[value] for value in counted if times[texts[value]] > 1), ""):
@@ -151,42 +172,46 @@ def _problems(meta: Any) -> dict[str, str]:
     return problems
 
 
-def _texts(meta: Any, name: str) -> dict[Any, str]:
-    """The text that stands for each value with a label in the records, in the order of the values."""
+def _label_texts(meta: Any, name: str) -> dict[Any, str]:
+    """Return value -> label text as read from the records, in the order of the values."""
     ordered = sorted(meta.variable_value_labels.get(name, ()), key=lambda value: (str(type(value)), value))
     return {value: text_of(text) for value in ordered if (text := scalar(_label(meta, name, value))) is not None}
 
 
 def _attribute(meta: Any, name: str) -> Attribute:
-    """Return the attribute that the labels of a column make.  Raises: SchemaError with the reason if they make none."""
-    texts = _texts(meta, name)
+    """Return the attribute of a labelled column; raise SchemaError with the reason if impossible."""
+    texts = _label_texts(meta, name)
     if not texts:
         raise SchemaError("it has no value labels")
-    gone = [value for value in texts if _is_missing(meta, name, value)]
-    named = [value for value in texts if value not in gone]
-    substantive = [value for value in named if not _looks_missing(value, named)]
+    missing_values = [value for value in texts if _is_missing(meta, name, value)]
+    present = [value for value in texts if value not in missing_values]
+    substantive = [value for value in present if not _looks_missing(value, present)]
     if not substantive:
         raise SchemaError("only missing values have a label. Declare bins or codes for the others by hand")
     if len(texts) < 2:
-        raise SchemaError("one value alone has a label. Write the attribute by hand")
+        raise SchemaError("only one value has a label. Write the attribute by hand")
     if gaps := _unlabelled_between(substantive):
         raise SchemaError(
             f"the values {', '.join(map(text_of, substantive))} have labels, and {gaps:,} whole numbers between "
             "them have none. Write by hand those labels and the numbers without one"
         )
-    return Attribute.categorical(name, list(texts.values()), missing=texts[gone[0]] if len(gone) == 1 else None)
+    return Attribute.categorical(
+        name, list(texts.values()), missing=texts[missing_values[0]] if len(missing_values) == 1 else None
+    )
 
 
-def _looks_missing(value: Any, named: Sequence[Any]) -> bool:
-    """Whether a code is one of those that are usual for missing values: negative, or nines far from the others."""
+def _looks_missing(value: Any, labelled: Sequence[Any]) -> bool:
+    """Whether a code is common for missing values: negative, or nines far above the others."""
     if not isinstance(value, (int, float)) or value < 0:
         return not isinstance(value, str)
-    smaller = [other for other in named if not isinstance(other, str) and 0 <= other < value]
-    return value in USUAL_MISSING and not any(other not in USUAL_MISSING and value - other < 2 for other in smaller)
+    smaller = [other for other in labelled if not isinstance(other, str) and 0 <= other < value]
+    return value in COMMON_MISSING_CODES and not any(
+        other not in COMMON_MISSING_CODES and value - other < 2 for other in smaller
+    )
 
 
 def _unlabelled_between(values: Sequence[Any]) -> int:
-    """Whole numbers without a label between two or three that have one, as of a scale with labelled ends; else 0."""
+    """Return the number of unlabelled integers between two or three labelled ones; else 0."""
     numbers = [value for value in values if isinstance(value, (int, float))]
     if not 2 <= len(numbers) == len(values) <= MAX_SCALE_ENDS or any(n != int(n) for n in numbers):
         return 0
@@ -194,7 +219,7 @@ def _unlabelled_between(values: Sequence[Any]) -> int:
 
 
 def labelled_columns(path: Path) -> dict[str, bool | None]:
-    """Names of the columns, and whether they hold numbers, of which none has a label unless it is missing."""
+    """Return the columns, and whether each is numeric without labels of non-missing values."""
     meta = _meta(path)
     types, labels = meta.readstat_variable_types, meta.variable_value_labels
     return {
@@ -204,46 +229,51 @@ def labelled_columns(path: Path) -> dict[str, bool | None]:
 
 
 def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
-    """The named columns, batch by batch, with labels in place of the values that have one."""
+    """Yield the named columns in batches, with labels instead of labelled values."""
     what = f"the file {shown(path.name)}"
-    with closing(_said(path, names=list(names), rows=rows)) as found:
-        meta = _meta_of(path, next(found))
+    with closing(_labelled_messages(path, names=list(names), rows=rows)) as messages:
+        meta = _meta_of(path, next(messages))
         check_columns(meta.column_names, names)
-        if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_BYTES:  # where it breaks off, it just ends
-            raise DataError(f"{what} breaks off within a record of {XPORT_BYTES} bytes; copy it again, whole")
-        done, total, limits = 0, meta.number_rows, {name: _float_limit(meta, name) for name in names}
+        if path.suffix.lower() == ".xpt" and path.stat().st_size % XPORT_RECORD_BYTES:
+            raise DataError(
+                f"{what} breaks off within a record of {XPORT_RECORD_BYTES} bytes; copy the complete file again"
+            )
+        n_rows, total, limits = 0, meta.number_rows, {name: _float_limit(meta, name) for name in names}
         clocks = _clocks(path, meta, names)
-        for (count, kinds), held in found:
-            done += count
-            columns = tuple(_named(_values(*own), meta, name) for *own, name in zip(kinds, held, names, strict=False))
-            fraction = done / total if total else None
+        for (count, kinds), payloads in messages:
+            n_rows += count
+            columns = tuple(
+                _with_labels(_values(*column), meta, name)
+                for *column, name in zip(kinds, payloads, names, strict=False)
+            )
+            fraction = n_rows / total if total else None
             fraction = None if fraction is None else min(1.0, fraction)
             yield Batch(columns=columns, rows=count, fraction=fraction, float_limits=limits, clocks=clocks)
 
 
 def _clocks(path: Path, meta: Any, names: Sequence[str]) -> dict[str, Clock]:
-    """The clocks of the named columns whose display format is one of dates."""
+    """Return the clocks of the named columns with a date format."""
     forms = meta.original_variable_types
     clocks = {name: clock_of(path.suffix.lower(), str(forms.get(name) or "")) for name in names}
     return {name: clock for name, clock in clocks.items() if clock is not None}
 
 
-def _named(values: pd.Series, meta: Any, name: str) -> Any:
-    """A column with its labels, told apart once per distinct value."""
+def _with_labels(values: pd.Series, meta: Any, name: str) -> Any:
+    """Replace values by labels, once per distinct value."""
     import pandas as pd
 
     from engine.records.batches import array_of
 
-    codes, found = pd.factorize(values)
-    texts = [_label(meta, name, v) for v in found]
-    named = pd.Series([*texts, None], dtype=object)
-    return array_of(named.iloc[codes].reset_index(drop=True))
+    codes, distinct = pd.factorize(values)
+    texts = [_label(meta, name, v) for v in distinct]
+    labelled = pd.Series([*texts, None], dtype=object)
+    return array_of(labelled.iloc[codes].reset_index(drop=True))
 
 
 def _float_limit(meta: Any, name: str) -> int:
-    """Return the size from which on a column stores equal numbers for different whole ones.
+    """Return the size from which a column cannot distinguish neighbouring integers.
 
-    Stata has floats of 32 bits, and SAS cuts the mantissa of a double to the length of its column, of 3 to 8 bytes.
+    Stata has 32-bit floats, and SAS truncates doubles to a column width of 3 to 8 bytes.
     """
     if meta.readstat_variable_types[name] == "float":
         return FLOAT_LIMITS[4]
@@ -252,7 +282,7 @@ def _float_limit(meta: Any, name: str) -> int:
 
 
 def _label(meta: Any, name: str, value: Any) -> Any:
-    """The label of a value, or the value itself where it has none but blanks; None for a missing value."""
+    """Return the label of a value, or the value itself without one; None for a missing value."""
     text = meta.variable_value_labels.get(name, {}).get(value, "")
     if isinstance(text, str) and not text.strip():
         return None if _is_missing(meta, name, value) else value
@@ -260,7 +290,7 @@ def _label(meta: Any, name: str, value: Any) -> Any:
 
 
 def _is_missing(meta: Any, name: str, value: Any) -> bool:
-    """Whether the file declares a value as missing: in a range of SPSS, or one of the letters of Stata and SAS."""
+    """Whether the file declares a value as missing, by a range (SPSS) or letter (Stata, SAS)."""
     if value in meta.missing_user_values.get(name, ()):
         return True
     ranges = meta.missing_ranges.get(name, ())
@@ -268,52 +298,56 @@ def _is_missing(meta: Any, name: str, value: Any) -> bool:
 
 
 def _meta(path: Path) -> Any:
-    with closing(_said(path, names=None, rows=0)) as found:
-        return _meta_of(path, next(found))
+    with closing(_labelled_messages(path, names=None, rows=0)) as messages:
+        return _meta_of(path, next(messages))
 
 
-def _meta_of(path: Path, told: dict[str, Any]) -> Any:
-    """What a file says of its columns; values that have labels may be numbers, which no key of JSON is."""
-    labels = {name: dict(own) for name, own in told.pop("labels").items()}
-    if not all(isinstance(name, str) for name in told["column_names"]):
-        raise DataError(
-            f"the file {shown(path.name)} has a column without a name; it is damaged, or was not written whole"
-        )
-    return SimpleNamespace(**told, variable_value_labels=labels)
+def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
+    """Return the metadata of a file; labels arrive as pairs, because JSON keys cannot be numbers."""
+    labels = {name: dict(pairs) for name, pairs in fields.pop("labels").items()}
+    if not all(isinstance(name, str) for name in fields["column_names"]):
+        raise DataError(f"the file {shown(path.name)} has a column without a name; it is damaged or incomplete")
+    return SimpleNamespace(**fields, variable_value_labels=labels)
 
 
-def _values(kind: str, held: bytes) -> pd.Series:
+def _values(kind: str, payload: bytes) -> pd.Series:
     import pandas as pd
 
-    return pd.Series(json.loads(held), dtype=object) if kind == JSON else pd.Series(np.frombuffer(held, kind))
+    return pd.Series(json.loads(payload), dtype=object) if kind == JSON else pd.Series(np.frombuffer(payload, kind))
 
 
-def _said(path: Path, **asked: Any) -> Generator[Any]:
-    """What the process in which the file is read says: of its columns first, then of its rows."""
-    reader = READERS[path.suffix.lower()]
-    return heard(path, "pyreadstat", reader, "; save it as CSV.", kept=_missing_kept(path), **asked)
+def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
+    """Yield the messages about a labelled file: metadata first, then rows."""
+    reader = LABELLED_READERS[path.suffix.lower()]
+    return heard(path, "pyreadstat", reader, "; save it as CSV.", options=_missing_options(path), **arguments)
 
 
-def _missing_kept(path: Path) -> dict[str, bool]:
-    """Ask for the values that a file declares as missing; two readers know no such question, and give none of them."""
+def _missing_options(path: Path) -> dict[str, bool]:
+    """Return the option that reads declared missing values; two readers do not support it."""
     return {} if path.suffix.lower() in (".por", ".xpt") else {"user_missing": True}
 
 
 SHEET_ENDINGS = (".xlsx", ".xls", ".ods")
-MAX_LISTED = 8  # sheets in an error
-MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store 15 digits of a number; others become 0
+MAX_LISTED_SHEETS = 8  # in an error message
+MAX_WORKBOOK_INTEGER = 10**15  # spreadsheets store 15 digits of a number
 MOST_TEXT = 10_000_000  # characters of a public table
-FORGOTTEN = (
+LARGE_SHEET_ADVICE = (
     ": a forgotten cell far from the others makes a sheet as large as all between them. Delete the empty rows below "
-    "and columns beside the table, or save it as CSV."
+    "and columns next to the table, or save it as CSV."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SheetFile:
-    """One sheet of a workbook with several.
+    """One sheet of a workbook with several sheets.
 
-    Fields: `path`; `sheet`, the name of the sheet.
+    Attributes
+    ----------
+    path : path of the workbook.
+    sheet : name of the sheet.
+
+    Examples
+    --------
 
     >>> SheetFile(path="survey.xlsx", sheet="2024").sheet
     '2024'
@@ -323,7 +357,7 @@ class SheetFile:
     sheet: str
 
     def __post_init__(self) -> None:
-        """Raise DataError for a file that is no workbook."""
+        """Raise DataError for a file that is not a workbook."""
         if not str(self.path).lower().endswith(SHEET_ENDINGS):
             raise DataError(
                 f"the file {shown(Path(self.path).name)} has no sheets. Leave the name of the sheet out, or give a "
@@ -332,40 +366,48 @@ class SheetFile:
 
 
 def sheet_names(path: Path, sheet: str | None = None) -> list[str]:
-    """The first row of a sheet."""
-    return list(map(_name, next(_rows(path, sheet), [])))
+    """Return the first row of a sheet."""
+    return list(map(_column_name, next(_rows(path, sheet), [])))
 
 
 def sheet_batches(path: Path, names: Sequence[str], rows: int, sheet: str | None = None) -> Iterator[Batch]:
-    """The named columns of a sheet; without its name, of the only visible one with a cell."""
+    """Yield the named columns of a sheet; by default, of the only visible non-empty sheet."""
     all_rows = _rows(path, sheet)
-    head = list(map(_name, next(all_rows, [])))
+    head = list(map(_column_name, next(all_rows, [])))
     check_columns(head, names, quote=False)
     places = [head.index(name) for name in names]
-    # sheets end in rows that were emptied
+    # a sheet may end in rows whose cells were emptied
     filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
     limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
     return (replace(batch, float_limits=limits) for batch in batched(filled, len(names), rows))
 
 
 def visible_sheets(path: Path) -> list[str]:
-    """Return the names of the visible sheets with a cell, of which one has to be chosen when there are several."""
-    with closing(_heard(path, None)) as found:
-        chosen: list[str] = next(found)[0]
+    """Return the names of the visible non-empty sheets; if there are several, one must be chosen."""
+    with closing(_sheet_messages(path, None)) as messages:
+        chosen: list[str] = next(messages)[0]
     return chosen
 
 
 def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False) -> str:
-    """Return a sheet of a workbook as CSV: a public table, such as a data dictionary, as people keep it.
+    """Return a sheet of a workbook as CSV, for public tables such as a data dictionary.
 
-    Empty rows, and empty columns to the right, are left out; numbers are written as short as they are exact.  With
-    ``empty_rows`` an empty row becomes an empty line, so that the lines have the numbers of the rows.
-    Raises: DataError for a workbook of several sheets without the name of one, LimitExceeded for a sheet that is too
-    large.
+    Empty rows, and empty columns to the right, are left out. Numbers have their shortest exact form.
+
+    Parameters
+    ----------
+    empty_rows : whether to write empty rows as empty lines, so that line numbers are row numbers.
+
+    Raises
+    ------
+    DataError
+        The workbook has several sheets and `sheet` is None.
+    LimitExceeded
+        The sheet has more than `MOST_TEXT` characters.
     """
-    held, characters, width = list[list[str]](), 0, 0
+    lines, characters, width = list[list[str]](), 0, 0
     for row in _rows(path, sheet):
-        cells = list(map(_written, row))
+        cells = list(map(_cell_text, row))
         filled = max((place for place, cell in enumerate(cells, 1) if cell), default=0)
         characters += sum(map(len, cells[:filled]))
         if characters > MOST_TEXT:
@@ -374,38 +416,40 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
             )
         if filled or empty_rows:
             width = max(width, filled)
-            held.append(cells[:filled])
+            lines.append(cells[:filled])
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(
-        [*cells, *[""] * (width - len(cells))] if cells else [] for cells in held
+        [*cells, *[""] * (width - len(cells))] if cells else [] for cells in lines
     )
     return out.getvalue()
 
 
-def _written(value: Any) -> str:
-    """A cell as the text that counting compares with labels."""
+def _cell_text(value: Any) -> str:
+    """Return a cell as the text that is compared with labels."""
     return value.strip() if isinstance(value, str) else text_of(value)
 
 
-def _name(value: Any) -> str:
-    """A cell of the header as a name: a year that is a number is "2019", not "2019.0"."""
-    return header_name(value) if isinstance(value, str) else _written(value)
+def _column_name(value: Any) -> str:
+    """Return a header cell as a column name: "2019" for a number, not "2019.0"."""
+    return header_name(value) if isinstance(value, str) else _cell_text(value)
 
 
-def _heard(path: Path, sheet: str | None) -> Generator[Any]:
-    return heard(path, "python_calamine", SHEET, FORGOTTEN, sheet=sheet)
+def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
+    return heard(path, "python_calamine", SHEET, LARGE_SHEET_ADVICE, sheet=sheet)
 
 
 def _rows(path: Path, sheet: str | None) -> Iterator[list[Any]]:
-    what, found = f"the file {shown(path.name)}", _heard(path, sheet)
-    with closing(found):
-        chosen, names = next(found)
+    what, messages = f"the file {shown(path.name)}", _sheet_messages(path, sheet)
+    with closing(messages):
+        chosen, names = next(messages)
         if sheet is not None and len(chosen) != 1:
             raise DataError(f"{what} has no sheet {shown(sheet)}{near_matches(sheet, names)}; give the name of one")
         if len(chosen) != 1:
-            listed = ", ".join(map(shown, chosen[:MAX_LISTED])) + (", ..." if len(chosen) > MAX_LISTED else "")
-            raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; give the name of one, or save it alone")
-        if merged := next(found):  # all but the first of merged cells look empty
+            listed = ", ".join(map(shown, chosen[:MAX_LISTED_SHEETS])) + (
+                ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
+            )
+            raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; give the name of one, or save it separately")
+        if merged := next(messages):  # merged cells are empty except for the first
             raise DataError(f"{what} has merged cells in its {merged}; unmerge them and write every name and value out")
-        for rows in found:
+        for rows in messages:
             yield from rows

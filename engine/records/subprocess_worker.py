@@ -1,11 +1,12 @@
-"""Child process of the subprocess readers.
+"""Worker process of the subprocess readers.
 
-It is given a path, "sheet" or the name of a reader of pyreadstat, and what that is asked, as JSON.  It answers in lines
-of JSON, some with bytes behind them, which can do nothing to the one that asks, whatever became of this process.  Of a
-workbook: the names of the sheets that may be meant and of all visible ones, where cells are merged ("header", "rows"
-or ""), and lists of rows.  Of a labelled
-file: what it says of its columns, and where rows are asked for, the values of every column.  The last is null.  The
-exit code is `TOO_LARGE` where memory ends.
+Arguments: a path; "sheet" or the name of a reader of pyreadstat; and the options as JSON.
+
+Output: lines of JSON, some followed by bytes. The parent only parses JSON and reads bytes, so the output of
+a failing worker cannot harm it. For a workbook: the candidate sheets and all visible ones; where cells are merged
+("header", "rows" or ""); and lists of rows. For a labelled file: its metadata and, if rows are
+requested, the values of every column. The last line is null. The exit code is `TOO_LARGE` if the
+memory is exhausted.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
-MOST_BYTES = 8_000_000_000  # of addresses; a sheet may need that is as large as a sheet can be
-ROWS = 1_000  # of a sheet, in a list
+MAX_ADDRESS_SPACE_BYTES = 8_000_000_000  # sufficient for a sheet of the maximum size
+ROWS_PER_MESSAGE = 1_000  # of a sheet
 TOO_LARGE = 3
 SHEET = "sheet"
 META = (
@@ -29,22 +30,22 @@ META = (
     "missing_user_values",
     "missing_ranges",
 )
-JSON = "json"  # how values are sent that have no type of NumPy
+JSON = "json"  # encoding of values without a numeric NumPy type
 
 
-def _say(value: Any, *behind: bytes) -> None:
-    """Send a value, moments in it as texts, and bytes to the process that asked."""
+def _send(value: Any, *payloads: bytes) -> None:
+    """Send a value, with dates and times as texts, and bytes to the parent process."""
     out = sys.stdout.buffer
-    out.write(json.dumps([value, [len(one) for one in behind]], default=str).encode() + b"\n")
-    for one in behind:
-        out.write(one)
+    out.write(json.dumps([value, [len(payload) for payload in payloads]], default=str).encode() + b"\n")
+    for payload in payloads:
+        out.write(payload)
     out.flush()
 
 
 def _sheet(path: str, sheet: str | None) -> None:
-    """Send which sheets of a workbook may be meant, and of a single one what it holds.
+    """Send the candidate sheets of a workbook and, if there is only one, its rows.
 
-    Without a name these are the visible sheets with a cell, and the first sheet where there is none.
+    Without a name, the candidates are the visible non-empty sheets, or else the first sheet.
     """
     import python_calamine
 
@@ -56,58 +57,58 @@ def _sheet(path: str, sheet: str | None) -> None:
         chosen = book.sheet_names
     else:
         chosen = [name for name in names if book.get_sheet_by_name(name).start is not None] or book.sheet_names[:1]
-    _say([chosen, names])
+    _send([chosen, names])
     if len(chosen) != 1:
         return
     page = book.get_sheet_by_name(chosen[0])
     first = (page.start or (0, 0))[0]
     tops = [top for (top, _), _ in page.merged_cell_ranges or ()]
-    _say("" if not tops else "header" if min(tops) <= first else "rows")
+    _send("" if not tops else "header" if min(tops) <= first else "rows")
     rows = iter(page.iter_rows())
-    while held := list(islice(rows, ROWS)):
-        _say(held)
+    while chunk := list(islice(rows, ROWS_PER_MESSAGE)):
+        _send(chunk)
 
 
-def _labelled(path: str, reader: str, kept: dict[str, bool], names: list[str] | None, rows: int) -> None:
-    """Send what a labelled file says of its columns, and the named ones, the first where there is no name."""
+def _labelled(path: str, reader: str, options: dict[str, bool], names: list[str] | None, rows: int) -> None:
+    """Send the metadata of a labelled file and the named columns; the first for an empty list."""
     import pyreadstat
 
     library: Any = pyreadstat
     read = getattr(library, reader)
-    _, meta = read(path, metadataonly=True, output_format="dict", **kept)
-    labels = {name: list(own.items()) for name, own in meta.variable_value_labels.items()}
-    _say({field: getattr(meta, field) for field in META} | {"labels": labels})
+    _, meta = read(path, metadataonly=True, output_format="dict", **options)
+    labels = {name: list(pairs.items()) for name, pairs in meta.variable_value_labels.items()}
+    _send({field: getattr(meta, field) for field in META} | {"labels": labels})
     if names is None:
         return
     used = names or meta.column_names[:1]
     chunks = library.read_file_in_chunks(
-        read, path, chunksize=rows, usecols=used, disable_datetime_conversion=True, **kept
+        read, path, chunksize=rows, usecols=used, disable_datetime_conversion=True, **options
     )
     for frame, _ in chunks:
         values = [frame[name].to_numpy() for name in used]
         plain = [column.dtype.kind in "iuf" for column in values]
-        kinds = [column.dtype.str if own else JSON for column, own in zip(values, plain, strict=True)]
-        told = [
-            column.tobytes() if own else json.dumps(column.tolist()).encode()
-            for column, own in zip(values, plain, strict=True)
+        kinds = [column.dtype.str if is_plain else JSON for column, is_plain in zip(values, plain, strict=True)]
+        payloads = [
+            column.tobytes() if is_plain else json.dumps(column.tolist()).encode()
+            for column, is_plain in zip(values, plain, strict=True)
         ]
-        _say([len(frame), kinds], *told)
+        _send([len(frame), kinds], *payloads)
 
 
 if __name__ == "__main__":
-    with suppress(ImportError, ValueError, OSError):  # not every system has limits, or lets them be set
+    with suppress(ImportError, ValueError, OSError):  # some systems have no limits, or do not allow setting them
         import resource
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a dump of memory would hold records
-        resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would contain records
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE_BYTES, MAX_ADDRESS_SPACE_BYTES))
     try:
-        place, kind, asked = sys.argv[1:]
+        place, kind, options = sys.argv[1:]
         if kind == SHEET:
-            _sheet(place, **json.loads(asked))
+            _sheet(place, **json.loads(options))
         else:
-            _labelled(place, kind, **json.loads(asked))
-        _say(None)
+            _labelled(place, kind, **json.loads(options))
+        _send(None)
     except MemoryError:
         sys.exit(TOO_LARGE)
-    except Exception:  # its text may hold what records hold
+    except Exception:  # its text may contain values of records
         sys.exit(1)
