@@ -29,22 +29,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.analysis import tolerance_for, written_query
-from engine.analysis.compare import compare, comparison
-from engine.analysis.error_targets import budget_for, share_within
-from engine.common_mechanism import CommonPlan, NestedPlanRule, stepwise
-from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.analysis import budget_for, compare, comparison, share_within, tolerance_for, written_query
+from engine.common_mechanism import (
+    CommonMechanism,
+    CommonPlan,
+    LinearMechanism,
+    NestedPlanRule,
+    coarse_or_fine,
+    nested_choices,
+    stepwise,
+)
 from engine.ledger import Ledger
-from engine.mechanisms import forecast, load_plan, plan
-from engine.mechanisms.registry import MECHANISMS
+from engine.mechanisms import MECHANISMS, forecast, load_plan, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.records import Counts, count_marginals
-from engine.records.csv_reader import TextFile
-from engine.records.subprocess_readers import SheetFile, draft_schema
-from engine.release import Measurement, measure
-from engine.release.measure import load_measurement
+from engine.records import Counts, SheetFile, TextFile, count_marginals
+from engine.records.subprocess_readers import draft_schema
+from engine.release import Measurement, load_measurement, measure
 from engine.workload import Attribute, Custom, Schema, Suffix, Width, Workload
 from engine.workload.families import FAMILIES, Random
 

@@ -31,18 +31,17 @@ from engine.errors import (
     WorkloadError,
 )
 from engine.ledger import Ledger
-from engine.mechanisms import label_of, variants
+from engine.mechanisms import MECHANISMS, label_of, variants
 from engine.mechanisms.base import Mechanism, PlanOptions
-from engine.mechanisms.registry import LIMITS, MECHANISMS, checked_options, implied_options
+from engine.mechanisms.registry import LIMITS, checked_options, implied_options
 from engine.privacy import ADD_REMOVE, Budget
 from engine.privacy.budget import NEIGHBOURS
+from engine.records import SheetFile, TextFile, named_table
 from engine.records.counts import COUNTS_ENDING
-from engine.records.csv_reader import TextFile
-from engine.records.database import named_table
-from engine.records.subprocess_readers import SHEET_ENDINGS, SheetFile, sheet_text
-from engine.release import Intake, Measurement
+from engine.records.subprocess_readers import SHEET_ENDINGS, sheet_text
+from engine.release import Intake, Measurement, load_measurement
 from engine.release.invariant_tables import public_table
-from engine.release.measure import load_measurement, releases
+from engine.release.measure import releases
 from engine.workload import Schema, Workload
 
 

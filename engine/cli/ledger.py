@@ -15,7 +15,7 @@ from engine.ledger import Ledger, verify_ledger
 from engine.ledger.balance import DatasetStatus
 from engine.ledger.ledger import ConfusableName
 from engine.privacy import Budget
-from engine.publish.verify import verify_package
+from engine.publish import verify_package
 
 STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbours exact"
 

@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from engine._format import set_name
-from engine.analysis import single_groups_text
-from engine.analysis.compare import comparison
+from engine.analysis import comparison, single_groups_text
 from engine.analysis.error_targets import claim_text
 from engine.cli.arguments import (
     add_budget_options,
@@ -34,9 +33,8 @@ from engine.cli.arguments import (
     workload_of,
 )
 from engine.cli.output import Commands, Reply, add_command, in_options
-from engine.common_mechanism import CommonPlan, NestedPlanRule, by_ways, stepwise
+from engine.common_mechanism import CommonPlan, NestedPlanRule, by_ways, coarse_or_fine, nested_choices, stepwise
 from engine.common_mechanism.baseline_rules import even_totals
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
 from engine.errors import EngineError, PlanError, SchemaError
 from engine.mechanisms import forecast, plan
 from engine.mechanisms.registry import AIMS, Usual, usual_options

@@ -25,14 +25,12 @@ from engine.cli.arguments import (
 )
 from engine.cli.output import Commands, Reply, add_command
 from engine.errors import PlanError
-from engine.postprocess import QualityRule, publish, uncertainty
+from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.published_tables import FITS
 from engine.postprocess.uncertainty import DRAWS
-from engine.postprocess.utility_checks import acceptance
-from engine.publish.export_tables import write_published, write_records
+from engine.publish import write_published, write_records, write_tables, write_workbook
 from engine.publish.output_path import check_target
 from engine.publish.report import FORMATS
-from engine.publish.tables_package import write_tables, write_workbook
 
 TABLE_FORMATS = ("zip", "xlsx", *FORMATS)
 RULE_HELP = {

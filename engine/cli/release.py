@@ -26,13 +26,12 @@ from engine.cli.arguments import (
     schema_of,
 )
 from engine.cli.output import Commands, Reply, add_command
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.common_mechanism import coarse_or_fine, nested_choices
 from engine.common_mechanism.two_stage_io import counted_for_steps
 from engine.errors import DataError, LedgerError, PlanError, SchemaError
 from engine.ledger import Ledger, release_key
-from engine.publish import write_answers
+from engine.publish import write_answers, write_package
 from engine.publish.output_path import check_target
-from engine.publish.release_package import write_package
 from engine.publish.report import FORMATS
 from engine.records import Counts
 from engine.records.counts import COUNTS_ENDING

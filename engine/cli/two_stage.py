@@ -22,8 +22,7 @@ from engine.cli.arguments import (
     say_rows,
 )
 from engine.cli.output import Commands, Reply, add_command
-from engine.common_mechanism import NestedPlanRule, stepwise
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.common_mechanism import NestedPlanRule, coarse_or_fine, nested_choices, stepwise
 from engine.common_mechanism.selection_rule import Decision
 from engine.ledger import Ledger
 from engine.publish import write_answers

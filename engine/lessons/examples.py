@@ -55,7 +55,7 @@ from engine._arrays import Array
 from engine._format import cost
 from engine._validation import one_of, positive, whole
 from engine.analysis import mechanism_bound
-from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism
+from engine.common_mechanism import CommonMechanism, LinearMechanism
 from engine.errors import PlanError, WorkloadError
 from engine.mechanisms import plan
 from engine.plans import Plan

@@ -1,6 +1,7 @@
 """Mechanisms: from workload and budget to a plan."""
 
 from engine.mechanisms.registry import (
+    MECHANISMS,
     at_budget,
     forecast,
     label_of,
@@ -12,6 +13,7 @@ from engine.mechanisms.registry import (
 )
 
 __all__ = [
+    "MECHANISMS",
     "at_budget",
     "forecast",
     "label_of",

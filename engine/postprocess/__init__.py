@@ -2,9 +2,13 @@
 
 from engine.postprocess.published_tables import publish
 from engine.postprocess.uncertainty import QualityRule, uncertainty
+from engine.postprocess.utility_checks import AcceptanceRule, acceptance, acceptance_on_records
 
 __all__ = [
+    "AcceptanceRule",
     "QualityRule",
+    "acceptance",
+    "acceptance_on_records",
     "publish",
     "uncertainty",
 ]

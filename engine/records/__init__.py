@@ -2,8 +2,11 @@
 
 from engine.records.count_marginals import MEMORY_LIMIT, count_marginals
 from engine.records.counts import Counts
+from engine.records.csv_reader import TextFile
+from engine.records.database import named_table
 from engine.records.encoding import MISSING, OUTSIDE, REASONS, Encoder, days_of, number_of, scalar, text_of
 from engine.records.readers import RECORD_ENDINGS, TEXT_ENDINGS, as_source, column_names, read_batches
+from engine.records.subprocess_readers import SheetFile
 
 __all__ = [
     "MEMORY_LIMIT",
@@ -14,10 +17,13 @@ __all__ = [
     "TEXT_ENDINGS",
     "Counts",
     "Encoder",
+    "SheetFile",
+    "TextFile",
     "as_source",
     "column_names",
     "count_marginals",
     "days_of",
+    "named_table",
     "number_of",
     "read_batches",
     "scalar",

@@ -10,8 +10,7 @@ import streamlit as st
 
 import demo_data
 from engine import common_mechanism, figures
-from engine.common_mechanism import CommonPlan, NestedPlanRule
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
+from engine.common_mechanism import CommonPlan, NestedPlanRule, coarse_or_fine, nested_choices
 from engine.mechanisms import load_plan, title_of
 from engine.plans import Plan
 from engine.workload import Schema, Workload

@@ -56,7 +56,7 @@ def against(studio: Studio, found: Compared, one: str, other: str) -> str:
         "print(lost.worse, lost.worst, lost.query)",
         "print(lost.groups)",
     ]
-    return _comparison(studio, found, lines, engine="load_plan", engine__insight="losses")
+    return _comparison(studio, found, lines, engine="load_plan", engine__analysis="losses")
 
 
 def strategies(studio: Studio, found: Compared, label: str, factor: int) -> str:

@@ -13,16 +13,14 @@ from demo_data.make_synthetic import synthetic
 from engine.errors import LimitExceeded, PlanError
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
-from engine.postprocess import QualityRule, publish, uncertainty
+from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.postprocess.simulation import published_errors
-from engine.postprocess.utility_checks import acceptance
 from engine.privacy import Budget
-from engine.publish.export_tables import write_published, write_records
-from engine.publish.publication_comparison import PublishedComparison, published_comparison
-from engine.publish.tables_package import write_tables, write_workbook
-from engine.release import Measurement
-from engine.release.measure import kept_rehearsal, load_measurement
+from engine.publish import published_comparison, write_published, write_records, write_tables, write_workbook
+from engine.publish.publication_comparison import PublishedComparison
+from engine.release import Measurement, load_measurement
+from engine.release.measure import kept_rehearsal
 from engine.workload import Workload
 
 Progress = Callable[[float, str], bool]

@@ -8,9 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
-from engine.records.csv_reader import TextFile
-from engine.records.database import named_table
-from engine.records.subprocess_readers import SheetFile
+from engine.records import SheetFile, TextFile, named_table
 
 NAMED = "source:"  # before a name; full paths, which is what files are given by, begin otherwise
 TEXT = "text:"  # before an encoding, a colon, and the path of a file in it

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine.analysis import ROWS, mechanism_bound
-from engine.analysis.compare import Comparison, comparison
+from engine.analysis import ROWS, comparison, mechanism_bound
+from engine.analysis.compare import Comparison
 from engine.analysis.coverage import Coverage, coverage_check
 from engine.analysis.error_targets import MechanismBound, fit_targets
 from engine.analysis.what_if import Request
@@ -18,13 +18,12 @@ from engine.errors import OtherRecords
 from engine.ledger import Ledger
 from engine.mechanisms import label_of, load_plan, plan
 from engine.privacy import Budget
-from engine.publish import write_answers
+from engine.publish import write_answers, write_package
 from engine.publish.output_path import new_file
-from engine.publish.release_package import write_package
 from engine.records import count_marginals
-from engine.release import Intake, measure
+from engine.release import Intake, load_measurement, measure
 from engine.release.ingest import check_records
-from engine.release.measure import compare_records, keep_rehearsal, kept_rehearsal, load_measurement
+from engine.release.measure import compare_records, keep_rehearsal, kept_rehearsal
 from engine.release.schema_report import ColumnFit, records_fit
 from engine.workload import Workload
 from pages.parts.jobs.sources import opened

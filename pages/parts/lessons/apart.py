@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import lessons
 from engine.figures import budget_picture
-from engine.lessons.examples import overlaps, smash
+from engine.lessons import overlaps, smash
 from engine.mechanisms import plan
 from engine.workload import Attribute, Schema, Workload, subsets
 from pages.parts.lessons.address import dial

@@ -7,7 +7,8 @@ import streamlit as st
 from engine import lessons
 from engine._arrays import Array
 from engine._format import amount
-from engine.lessons.examples import PERSONS, answers_given, neighbours, reconstruct_replies, spread_of_answers
+from engine.lessons import answers_given, neighbours, reconstruct_replies
+from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.address import dial

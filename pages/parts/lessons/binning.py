@@ -6,7 +6,8 @@ import streamlit as st
 
 from engine import lessons
 from engine._format import amount
-from engine.lessons.examples import WIDTHS, binned, clipped
+from engine.lessons import binned, clipped
+from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial

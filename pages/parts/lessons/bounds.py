@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine.lessons.examples import FAMILIES, SIZES, contest
+from engine.lessons import contest
+from engine.lessons.examples import FAMILIES, SIZES
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines

@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine.lessons.examples import ASKED, CELLS, NAMES, Centered, centered, centered_pairs, pairs_workload
+from engine.lessons import centered, centered_pairs
+from engine.lessons.examples import ASKED, CELLS, NAMES, Centered, pairs_workload
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons.address import dial

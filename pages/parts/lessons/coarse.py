@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine.lessons.examples import two_analyses, yes_or_no
+from engine.lessons import two_analyses
+from engine.lessons.examples import yes_or_no
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons.address import dial

@@ -6,7 +6,8 @@ import streamlit as st
 
 from engine import lessons
 from engine._format import amount, cost
-from engine.lessons.examples import CAPS, best_cap, caps_table, neighbours, of_a_person, rows_in_all
+from engine.lessons import best_cap, caps_table, neighbours, of_a_person
+from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial

@@ -7,7 +7,7 @@ import streamlit as st
 from engine import lessons
 from engine._arrays import Array
 from engine._format import amount
-from engine.lessons.examples import INVENTED, meanings, neighbours, outcomes
+from engine.lessons import INVENTED, meanings, neighbours, outcomes
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines

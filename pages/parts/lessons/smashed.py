@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine.lessons.examples import smash
+from engine.lessons import smash
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines

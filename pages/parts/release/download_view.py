@@ -14,9 +14,8 @@ import streamlit as st
 from engine._format import how_many
 from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
-from engine.publish import write_answers
+from engine.publish import write_answers, write_package
 from engine.publish.output_path import check_target
-from engine.publish.release_package import write_package
 from engine.release import Measurement
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import folders

@@ -214,7 +214,7 @@ def _script(arguments: tuple[Any, ...]) -> str:
     """The same in Python."""
     _, fit, whole, (simulate, records, judge), rule = arguments
     lines = [
-        "from engine.publish import QualityRule, acceptance",
+        "from engine.postprocess import QualityRule, acceptance",
         "from engine.publish import write_published, write_records, write_tables, write_workbook",
         "",
         f"published = measurement.publish({fit!r}, integer={whole})",

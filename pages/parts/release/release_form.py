@@ -12,8 +12,7 @@ from engine.errors import EngineError
 from engine.ledger import Ledger, release_key
 from engine.ledger.balance import DatasetStatus
 from engine.plans import Plan
-from engine.release import Measurement
-from engine.release.measure import load_measurement
+from engine.release import Measurement, load_measurement
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form

@@ -135,7 +135,7 @@ def release_code(
 def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
     """Make `records`: a table that the settings name, or a file, with its encoding or sheet where one is given."""
     if name:
-        return _script(f"records = named_table({name!r})", engine__release="named_table")
+        return _script(f"records = named_table({name!r})", engine__records="named_table")
     place = repr(path.strip() or "records.csv")
     if encoding:
         return _script(f"records = TextFile(path={place}, encoding={encoding!r})", engine="TextFile")

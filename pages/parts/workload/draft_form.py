@@ -13,15 +13,8 @@ from pathlib import Path
 import streamlit as st
 
 from engine._format import how_many
-from engine.records import RECORD_ENDINGS
-from engine.records.subprocess_readers import (
-    LABELLED_ENDINGS,
-    SHEET_ENDINGS,
-    SheetFile,
-    draft_schema,
-    sheet_text,
-    visible_sheets,
-)
+from engine.records import RECORD_ENDINGS, SheetFile
+from engine.records.subprocess_readers import LABELLED_ENDINGS, SHEET_ENDINGS, draft_schema, sheet_text, visible_sheets
 from engine.release.public_draft import draft_of_public
 from engine.workload import USUAL_MISSING, Attribute, DraftSchema, Schema
 from engine.workload.schema_draft import (
