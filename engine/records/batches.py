@@ -1,7 +1,8 @@
-"""Batches of records, bounded by bytes, and reading that never lets a value out in an error.
+"""Batches of records with bounded memory, and readers whose errors contain no values.
 
-Readers quote what they stumble over, and that is a record.  So no exception of a reader leaves here, not even as the
-hidden context of ours: it is dropped, and a message without values is raised in its place.
+Exceptions of readers quote the text that they cannot parse, which is a record. Therefore no exception
+of a reader is passed on, not even as the context of another one: it is dropped, and an error
+without values is raised instead.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ if TYPE_CHECKING:
 
 
 _T = TypeVar("_T")
-LINES = 2**15  # rows of Python values converted together
+LINES = 2**15  # rows of Python values that are converted in one step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """A few rows: one Arrow array, or list of Python values, per needed column.
+    """Rows of the needed columns, as one Arrow array or list of Python values per column.
 
-    Fields: `columns`, in the order asked for; `rows`, their common length; `fraction` of the work done after this
-    batch, or None when the length is not known beforehand; `float_limits`, column -> size from which on the source
-    stores equal numbers for different whole ones, where that is less than 2^53; `clocks`, of the columns whose numbers
-    are dates.
+    Attributes
+    ----------
+    columns : columns in the requested order.
+    rows : their common length.
+    fraction : fraction of the source that is read after this batch, None if its length is unknown.
+    float_limits : column -> size from which its floats cannot represent all integers, if below 2^53.
+    clocks : column -> clock, for columns whose numbers are dates.
     """
 
     columns: tuple[pa.Array | list[Any], ...]
@@ -46,7 +50,10 @@ class Batch:
 
 
 def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: "") -> _T:
-    """Result of reading, or a DataError that keeps nothing of the reader's own error but what `explain` takes."""
+    """Return the result of an action; replace its exceptions by a DataError without values.
+
+    Only the text that `explain` derives from the original exception is used.
+    """
     try:
         return action()
     except (EngineError, StopIteration):
@@ -61,7 +68,7 @@ def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], st
 
 
 def needed(library: str, what: str) -> Any:
-    """Return a library that only some sources need.  Raises: DataError with the command that installs it."""
+    """Import an optional library; raise DataError with the installation command if it is missing."""
     try:
         return importlib.import_module(library)
     except ImportError:
@@ -70,7 +77,7 @@ def needed(library: str, what: str) -> Any:
 
 
 def guarded(batches: Iterable[_T], what: str) -> Iterator[_T]:
-    """The same batches, with every reader's error replaced."""
+    """Yield the same batches; replace the exceptions of their reader as `tried` does."""
     source = tried(lambda: iter(batches), what)
     while True:
         try:
@@ -81,22 +88,22 @@ def guarded(batches: Iterable[_T], what: str) -> Iterator[_T]:
 
 
 def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool = True) -> None:
-    """Raises: DataError unless each name is exactly one of the available columns."""
+    """Raise DataError unless each name matches exactly one available column."""
     times = Counter(name for name in available if isinstance(name, str))
     missing = [name for name in names if name not in times]
     if missing:
-        # The first line of a headless file is a record; only a line that fits the schema may be quoted from.
+        # the first line of a file without header is a record, so it is quoted only if it fits the schema
         quote = quote or len(missing) < len(names)
-        near = near_matches(missing[0], times) if quote else "; the first line must hold the column names"
+        suggestion = near_matches(missing[0], times) if quote else "; the first line must hold the column names"
         what = shown(missing[0]) + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
-        raise DataError(f"no column {what} among the {len(available):,} columns of the records{near}")
+        raise DataError(f"no column {what} among the {len(available):,} columns of the records{suggestion}")
     for name in names:
         if times[name] > 1:
             raise DataError(f"the column {shown(name)} is there {times[name]} times; keep one of them")
 
 
 def cut_batches(batch: pa.RecordBatch, names: Sequence[str], rows: int) -> Iterator[tuple[tuple[pa.Array, ...], int]]:
-    """The named columns of a batch in pieces of at most `rows` rows, with the number of rows of each."""
+    """Yield the named columns of a batch in parts of at most `rows` rows, with their lengths."""
     place = {name: i for i, name in enumerate(batch.schema.names)}
     positions = [place[name] for name in names]
     for start in range(0, batch.num_rows, rows):
@@ -107,7 +114,7 @@ def cut_batches(batch: pa.RecordBatch, names: Sequence[str], rows: int) -> Itera
 def batches(
     source: Iterable[pa.RecordBatch], names: Sequence[str], rows: int, total: int | None, what: str
 ) -> Iterator[Batch]:
-    """Arrow batches of any size as small ones; `total` is the number of rows of all of them, when it is known."""
+    """Split Arrow batches of any size; `total` is the number of all rows, or None if unknown."""
     done = 0
     for batch in guarded(source, what):
         for columns, count in cut_batches(batch, names, rows):
@@ -116,23 +123,23 @@ def batches(
 
 
 def array_of(values: pd.Series) -> pa.Array | list[Any]:
-    """A pandas column as Arrow array, or as Python values when they have no common type."""
-    # Arrow would find one type for mixed objects, and change some: whole numbers to dates, booleans to numbers.
+    """Return a pandas column as an Arrow array, or as a list if its values have no common type."""
+    # Arrow would convert mixed objects to one type, such as integers to dates and booleans to numbers
     kinds = set(map(type, values)) - {type(None)} if values.dtype == object else set()
     mixed = len(kinds) > 1 and kinds != {str, float}
     try:
-        found = None if mixed else pa.array(values, from_pandas=True)
+        array = None if mixed else pa.array(values, from_pandas=True)
     except Exception:
-        found = None
-    if found is None or (values.dtype == object and not is_scalar(found.type)):
+        array = None
+    if array is None or (values.dtype == object and not is_scalar(array.type)):
         return list(values)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def batched(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
-    """Rows of Python values as batches of so many columns."""
+    """Yield rows of Python values as batches of `width` columns."""
     import pandas as pd
 
-    while held := list(islice(values, min(rows, LINES))):
-        columns = tuple(array_of(pd.Series([row[i] for row in held], dtype=object)) for i in range(width))
-        yield Batch(columns=columns, rows=len(held), fraction=None)
+    while chunk := list(islice(values, min(rows, LINES))):
+        columns = tuple(array_of(pd.Series([row[i] for row in chunk], dtype=object)) for i in range(width))
+        yield Batch(columns=columns, rows=len(chunk), fraction=None)

@@ -1,7 +1,8 @@
-"""One column of records -> cell codes of one attribute, strictly: a value is either in the public domain or refused.
+"""Strict encoding of a column of records as cell codes of one attribute.
 
-`Encoder.one` is the rule, one value at a time.  `Encoder.array` gives the same codes for a whole Arrow column; it has
-fast paths for text, whole numbers and floats and falls back on the rule, once per distinct value.
+A value is either in the public domain or refused. `Encoder.one` defines the code of a single value.
+`Encoder.array` returns the same codes for an Arrow column; it has fast paths for texts, integers and
+floats and otherwise encodes every distinct value by `Encoder.one`.
 
     value in the records          categorical with labels            bins between edges, or codes 0 .. size - 1
     None, NaN, NaT, NA, ""        missing                            missing
@@ -17,8 +18,8 @@ fast paths for text, whole numbers and floats and falls back on the rule, once p
 An attribute of dates takes dates and times (one with a zone on its day in UTC), texts as `engine.workload.calendar`
 reads them, and whole numbers with the text of such a date: 2024 for a year.
 
-Nothing is ever rounded, wrapped or clipped on the way; only an attribute that asks for it by `clip`, `other` or
-`missing` collects such values.
+Values are never rounded, wrapped or clipped; only the options `clip`, `other` and `missing` of an
+attribute assign values outside the domain to a cell.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ REASONS = (
 )
 MISSING, OUTSIDE, NOT_NUMBER, FRACTION, UNSUPPORTED, NOT_DATE = (-1 - i for i in range(len(REASONS)))
 
-_EXACT = 2**53  # every whole number up to here is a float
-_PLACES = 100  # before and after the point, of decimals that labels are compared with as numbers
+_EXACT = 2**53  # every integer up to here is a float
+_PLACES = 100  # maximum exponent of decimals that are compared with labels as numbers
 _EPOCH = datetime.date(1970, 1, 1)
 _PER_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _BLANKS = " \t\r\n\f\v"
@@ -59,7 +60,7 @@ _GROUPED = {".": r"\.", ",": ",", " ": "[ \u00a0\u2009\u202f]", "'": "['\u2019]"
 
 
 def code_type(size: int) -> type[np.signedinteger]:
-    """Smallest signed type that holds every number up to size, and the negative codes of refused values."""
+    """Return the smallest signed type for numbers up to `size` and the codes of refused values."""
     return next(kind for kind in (np.int8, np.int16, np.int32, np.int64) if size <= np.iinfo(kind).max)
 
 
@@ -93,7 +94,7 @@ class Encoder:
         return self._label(self.attribute.missing) if self.attribute.labels else self._bin(self.attribute.missing)
 
     def one(self, value: Any) -> int:
-        """Code of one value: the rule that every faster path must agree with."""
+        """Return the code of one value; every faster path must agree with this method."""
         try:
             value = plain_value(value)
             if value is not None and self.attribute.is_dated:
@@ -105,7 +106,7 @@ class Encoder:
             return self.missing
         if self.attribute.labels is not None:
             text = text_of(value)
-            # the number comes first; a label may also be a decimal as its column writes it, 0.50
+            # the text of the number has priority; a label may also be the text of the decimal, 0.50
             return self._label(str(value) if isinstance(value, Decimal) and text not in self.texts else text)
         if isinstance(value, str):
             if value.strip(_BLANKS) in self._missing_texts:
@@ -218,7 +219,7 @@ class Encoder:
             value = value.astype("datetime64[D]").item()
             if value is None:
                 return self.missing
-            if isinstance(value, int):  # a year that Python does not have
+            if isinstance(value, int):  # a year outside the range of Python
                 return self._cell(-1 if value < 0 else attribute.size)
         if isinstance(value, datetime.datetime):
             try:
@@ -277,8 +278,8 @@ class Encoder:
         match = _number_pattern(decimal, thousands).fullmatch(text)
         if match is None:
             return text if text.isalpha() or text[1:].isalpha() else ""  # nan and inf
-        sign, whole, places, power = (match[key] or "" for key in ("sign", "whole", "places", "power"))
-        return f"{sign}{''.join(filter(str.isdigit, whole))}{places.replace(decimal, '.')}{power}"
+        sign, integer_part, places, power = (match[key] or "" for key in ("sign", "whole", "places", "power"))
+        return f"{sign}{''.join(filter(str.isdigit, integer_part))}{places.replace(decimal, '.')}{power}"
 
     def _number(self, number: Any) -> int:
         """Code of a number that is no NaN; Python compares int, float and Decimal exactly, whatever their size."""
@@ -301,25 +302,25 @@ class Encoder:
         import pyarrow.compute as pc
 
         try:
-            found = values.dictionary_encode()
+            encoded = values.dictionary_encode()
         except pa.ArrowException:
             return self.objects(values.to_pylist())
-        table = np.append(self.objects(found.dictionary.to_pylist()), self.dtype(self.missing))
-        return np.asarray(table[pc.fill_null(found.indices.cast(pa.int64()), len(table) - 1).to_numpy()])
+        table = np.append(self.objects(encoded.dictionary.to_pylist()), self.dtype(self.missing))
+        return np.asarray(table[pc.fill_null(encoded.indices.cast(pa.int64()), len(table) - 1).to_numpy()])
 
     def _labels_of(self, values: pa.Array) -> np.ndarray:
         import pyarrow.compute as pc
 
-        found = pc.index_in(values, value_set=self._label_array.cast(values.type))
-        if found.null_count == 0 and not self.attribute.missing_values:
-            return np.array(found.to_numpy(), self.dtype)
-        codes = self._label_codes[pc.fill_null(found, len(self.texts)).to_numpy()].astype(self.dtype)
+        positions = pc.index_in(values, value_set=self._label_array.cast(values.type))
+        if positions.null_count == 0 and not self.attribute.missing_values:
+            return np.array(positions.to_numpy(), self.dtype)
+        codes = self._label_codes[pc.fill_null(positions, len(self.texts)).to_numpy()].astype(self.dtype)
         empty = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
         codes[empty.to_numpy(zero_copy_only=False)] = self.missing
         return np.asarray(codes)
 
     def _spelled_of(self, values: pa.Array) -> np.ndarray:
-        # Arrow reads fewer spellings than `_spelled`; when it meets another one, each distinct text is read here.
+        # Arrow parses fewer spellings than `_spelled`; for others, each distinct text is parsed here
         import pyarrow.compute as pc
 
         if self.attribute.decimal is not None or self.attribute.thousands is not None:
@@ -372,8 +373,8 @@ class Encoder:
             codes = np.where(inside, numbers, OUTSIDE).astype(self.dtype)
         else:
             edges = np.asarray(self.attribute.edges)
-            found = np.searchsorted(edges, numbers, side="right") - 1
-            codes = np.clip(found, 0, self.attribute.size - 1).astype(self.dtype)
+            bins = np.searchsorted(edges, numbers, side="right") - 1
+            codes = np.clip(bins, 0, self.attribute.size - 1).astype(self.dtype)
             if not self.attribute.clip:
                 codes[(numbers < edges[0]) | (numbers > edges[-1])] = OUTSIDE
         if self.needs_whole:
@@ -397,14 +398,14 @@ def days_of(values: pa.Array) -> pa.Array:
     if pa.types.is_date32(kind):
         return values.cast(pa.int32()).cast(pa.int64())
     steps = _PER_DAY["ms" if pa.types.is_date64(kind) else kind.unit]
-    # division of Arrow rounds towards zero, of NumPy down
+    # Arrow's division rounds towards zero, NumPy's rounds down
     days = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) // steps
     return pa.array(days, mask=values.is_null().to_numpy(zero_copy_only=False))
 
 
 @cache
 def _number_pattern(decimal: str, thousands: str | None) -> re.Pattern[str]:
-    """Texts of numbers with these signs: groups of exactly three digits after the first, or no groups."""
+    """Return a pattern of numbers with these signs; groups after the first have three digits."""
     groups = "" if thousands is None else rf"|\d{{1,3}}(?:{_GROUPED[thousands]}\d{{3}})+"
     point = re.escape(decimal)
     return re.compile(
@@ -420,7 +421,7 @@ def _is_finite(text: str) -> bool:
 
 
 def is_scalar(kind: pa.DataType) -> bool:
-    """Types whose Python values `Encoder.one` knows."""
+    """Whether `Encoder.one` supports the Python values of an Arrow type."""
     types = pa.types
     numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
     text = types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind)
@@ -430,7 +431,7 @@ def is_scalar(kind: pa.DataType) -> bool:
 def plain_value(value: Any) -> Any:
     """Return a value of the records as Python value, bytes as text, and None if it is missing.
 
-    Raises: TypeError for bytes that are not UTF-8.
+    Raises TypeError for bytes that are not UTF-8.
     """
     import pandas as pd
 
@@ -487,12 +488,12 @@ def text_of(value: Any) -> str:
         return shortest if "." in digits and Decimal(shortest) == value else digits
     try:
         return str(value)
-    except ValueError:  # a whole number of thousands of digits has no text, and is no label
+    except ValueError:  # an integer of thousands of digits has no text and is no label
         return ""
 
 
 def _spelled(text: str) -> float | None:
-    """Number that a text spells; digits grouped by _ and digits of other scripts are not numbers here."""
+    """Return the number of a text; digits grouped by _ and non-ASCII digits are refused."""
     try:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:

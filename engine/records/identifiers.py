@@ -1,7 +1,7 @@
 """Person identifiers: one 128-bit identity per identifier, whatever type stores it.
 
-A person split in two would have twice the rows that may count, and two persons merged into one would change which rows
-of the other count.  Both would cost more than is charged.
+A person with two identities would have twice as many counted rows, and with a shared identity one
+person would change which rows of another count. Both would cost more privacy than is charged.
 
     number     one identity per whole number: signed and unsigned integers of every width, floats and decimals without
                a fraction, in all batches and files of a source
@@ -9,7 +9,7 @@ of the other count.  Both would cost more than is charged.
                float16 2^11; of workbooks, which store 15 digits, 10^15
     text       equal if all characters are equal, so "07" and "7" are two persons; but "7.0", as programs write a
                float, is "7".  Refused with a signed exponent, "1.2E+11", from which digits were dropped
-    both       refused: of the text "07" and the number 7 nobody can tell whether they are one person
+    both       refused: the text "07" and the number 7 may or may not be the same person
     missing    None, NaN and the empty text belong to no person
 """
 
@@ -26,14 +26,14 @@ import pyarrow as pa
 from engine.errors import DataError
 
 Words = npt.NDArray[np.uint64]
-EXACT = 2**53  # from here on a float of 64 bits cannot tell neighbouring whole numbers apart
-FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: EXACT}  # by the bytes of a float
+EXACT = 2**53  # from here on 64-bit floats cannot represent all integers
+FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: EXACT}  # bytes of a float -> limit as above
 KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
-# as programs write floats; the database search for the same texts is in `database.grouped`
+# texts of floats, as programs write them; `database.NUMBER_IN_BYTES` matches the same texts
 FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
 WITH_EXPONENT = r"^[+-]?[0-9]+([.,][0-9]*)?[eE]\+[0-9]+$"
 MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
-# two independent keys of 16 characters for hashes of together 128 bits
+# two keys of 16 characters: two 64-bit hashes form an identity of 128 bits
 _KEYS = ("person, one of 2", "person, two of 2")
 _AS_TEXT = "give identifiers as text, written from their source with all digits"
 _MOST_DIGITS = 76  # of a decimal of Arrow
@@ -46,13 +46,16 @@ def identities(values: pa.Array | list[Any], column: str, limit: int = EXACT) ->
     ----------
     values : identifiers as a reader returns them.
     column : name of the column in messages.
-    limit : size from which on the source cannot tell whole floating-point numbers apart.
+    limit : size from which floats of the source cannot represent all integers.
 
     Returns
     -------
     The kind is "numbers" or "texts", or empty where no row has an identifier.
 
-    Raises: DataError for identifiers that are neither whole numbers nor texts, or may have lost digits.
+    Raises
+    ------
+    DataError
+        Identifiers are neither integers nor texts, or may have lost digits.
     """
     array = _of_objects(values, column, limit) if isinstance(values, list) else _decoded(values)
     types = pa.types
@@ -81,7 +84,7 @@ def _decoded(values: pa.Array) -> pa.Array:
 
 
 def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
-    """Return Python values without a common Arrow type as an array of texts, or of whole numbers."""
+    """Return Python values without a common Arrow type as an array of texts or integers."""
     import pandas as pd
 
     # an empty cell of a workbook is an empty text, also between numbers
@@ -106,7 +109,7 @@ def _kind(value: Any) -> str:
 
 
 def _digits(value: Any, column: str, limit: int) -> str:
-    """Return the decimal digits of a whole number."""
+    """Return the decimal digits of an integer."""
     if isinstance(value, (float, np.floating)):
         width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
         limit = min(limit, FLOAT_LIMITS.get(width, EXACT))
@@ -122,38 +125,41 @@ def _digits(value: Any, column: str, limit: int) -> str:
 
 
 def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words, np.ndarray]:
-    """Return identities of whole floating-point numbers.
+    """Return identities of floats without a fraction.
 
-    Raises: DataError for numbers with a fraction, and from the size on at which neighbouring whole numbers are equal.
+    Raises
+    ------
+    DataError
+        A number has a fraction, or reaches the limit of exact integers.
     """
     limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
     narrow = values.cast(pa.float32()) if values.type == pa.float16() else values  # Arrow casts no float16 to float64
     numbers = np.asarray(narrow.cast(pa.float64()).fill_null(np.nan))
-    known = ~np.isnan(numbers)
-    numbers = np.where(known, numbers, 0.0)
+    is_present = ~np.isnan(numbers)
+    numbers = np.where(is_present, numbers, 0.0)
     if (np.abs(numbers) >= limit).any():
         raise DataError(_too_large(column, limit))
     if (np.floor(numbers) != numbers).any():
         raise DataError(_not_whole(column))
-    one = numbers.astype(np.int64).view(np.uint64)
-    return one, mixed(one), known
+    word = numbers.astype(np.int64).view(np.uint64)
+    return word, mixed(word), is_present
 
 
 def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return identities of integers and decimals: of the number itself in 64 bits, of its digits beyond."""
+    """Return identities of integers and decimals: the number itself, or hashed digits if too long."""
     import pyarrow.compute as pc
 
-    known = np.asarray(values.is_valid())
+    is_present = np.asarray(values.is_valid())
     numbers = values
     if pa.types.is_decimal(values.type):
         numbers = pc.replace_substring_regex(_plain_digits(values), r"\.0*$", "")
         if pc.any(pc.match_substring(numbers, ".")).as_py():
             raise DataError(_not_whole(column))
     numbers = numbers.fill_null(pa.scalar(0).cast(numbers.type))
-    with suppress(pa.ArrowInvalid):  # where some need more than 64 bits with their sign
-        one = np.asarray(numbers.cast(pa.int64())).view(np.uint64)
-        return one, mixed(one), known
-    return *_of_long_numbers(np.asarray(numbers.cast(pa.string()), dtype=object)), known
+    with suppress(pa.ArrowInvalid):  # raised if a number needs more than 64 bits
+        word = np.asarray(numbers.cast(pa.int64())).view(np.uint64)
+        return word, mixed(word), is_present
+    return *_of_long_numbers(np.asarray(numbers.cast(pa.string()), dtype=object)), is_present
 
 
 def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
@@ -172,9 +178,12 @@ def _plain_digits(values: pa.Array) -> pa.Array:
 
 
 def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
-    """Return identities of texts; one that a program wrote from a float, such as "7.0", is the text "7".
+    """Return identities of texts; the text of a float, such as "7.0", equals the text "7".
 
-    Raises: DataError for texts that lost digits when they were written from a float, such as "1.2E+11".
+    Raises
+    ------
+    DataError
+        A text such as "1.2E+11" was written from a float and may have lost digits.
     """
     import pyarrow.compute as pc
 

@@ -1,9 +1,11 @@
 """Rows with a count column.
 
-To count each of its rows once would be wrong without a word.  So whoever brings such a column says what it is: names
-and types of columns are public, and a refusal by them tells nothing of records.  The columns of a text file have names
-only; one that programs give to counts is refused, too, and what others hold, at the start of the file, is told to the
-curator alone, or refused where an error may depend on records.
+Counting each row of aggregated data once would be wrong without any error. The user must therefore
+declare the role of every numeric column: it is in the schema, the count column, or ignored. Names and
+types of columns are public, so an error about them reveals nothing about records. The columns of a
+text file have names but no types. A column with a name that programs give to counts is refused. For
+other columns, the values at the start of the file are checked; the result is shown to the curator
+only, or raised as an error where errors may depend on records.
 """
 
 from __future__ import annotations
@@ -19,36 +21,36 @@ from engine.records.encoding import FRACTION, MISSING, REASONS, Encoder
 from engine.records.readers import ColumnKinds, column_kinds, read_batches
 from engine.workload import Attribute, Schema
 
-LARGEST = 2**40  # records that one row may stand for, so that sums of millions of rows stay exact
-NAMES = ("n", "count", "counts", "freq", "frequency")  # of dplyr and SQL, pandas, R's tables
+MAX_RECORDS_PER_ROW = 2**40  # sums of millions of rows then remain exact
+COUNT_COLUMN_NAMES = ("n", "count", "counts", "freq", "frequency")  # of dplyr and SQL, pandas, R's tables
 NOT_WEIGHTS = (
     "A count column holds numbers of records. With sampling weights instead, one person would count many times, and "
     "the privacy budget would not cover that: count each row once, without a count column."
 )
-LISTED = 8  # columns that an error names
-INDEX = "__index_level_"  # pandas numbers rows so; it and R leave the name out in text files
+MAX_LISTED_COLUMNS = 8  # in an error message
+PANDAS_INDEX_PREFIX = "__index_level_"  # row index of pandas; in text files it has no name
 
 
 class _Count(Attribute):
-    """Whole numbers from 0, more than any domain may have cells; no table is made of them."""
+    """Pseudo-attribute for numbers of records; its size exceeds every allowed domain."""
 
     def __post_init__(self) -> None:
-        """Check nothing: the name is one of the records, and the size is ours."""
+        """Skip the checks of attributes."""
 
 
 _ANY_NUMBER = Encoder(attribute=Attribute.numeric("any", [-1.0, 0.0, 1.0], clip=True))
 
 
 def count_encoder(column: str) -> Encoder:
-    """Return what reads how many records each row stands for; other values are refused."""
-    return Encoder(attribute=_Count(name=column, kind="numeric", size=LARGEST))
+    """Return an encoder of the number of records per row; it refuses other values."""
+    return Encoder(attribute=_Count(name=column, kind="numeric", size=MAX_RECORDS_PER_ROW))
 
 
 def check_count_column(schema: Schema, count_column: str | None, person: str | None) -> None:
-    """Raise DataError if the count column has another role, too; reads nothing.
+    """Raise DataError if the count column has a second role; reads no record.
 
-    A column gives a number of records, or an attribute of a record.  This is also checked for attributes that are not
-    counted: the schema says that each record has the attribute, and another plan on it would count that.
+    A column is either a number of records or an attribute of a record. This includes attributes that
+    are not counted now, because another plan on the same schema could count them.
     """
     if count_column is None:
         return
@@ -86,30 +88,33 @@ def count_column_doubts(
 
 
 def check_columns_named(data: Any, schema: Schema, ignore: Collection[str]) -> None:
-    """Raise DataError when columns of numbers are neither the schema's nor named; reads no record."""
+    """Raise DataError if numeric columns are neither in the schema nor ignored; reads no record."""
     unknown = [
         name
-        for _, columns in _unknown(data, schema, ignore)
+        for _, columns in _unnamed_columns(data, schema, ignore)
         for name, number in columns.items()
-        if number or (number is None and name.lower() in NAMES)
+        if number or (number is None and name.lower() in COUNT_COLUMN_NAMES)
     ]
     if unknown:
-        raise DataError(_question(list(dict.fromkeys(unknown))))
+        raise DataError(_question_text(list(dict.fromkeys(unknown))))
 
 
 def numbers_text(data: Any, schema: Schema, ignore: Collection[str]) -> str:
-    """Say which unknown columns of a text file begin with numbers alone; this depends on records.
+    """Return a question about unnamed columns of text files that start with numbers only.
 
-    It is for the curator, and for errors that may tell of records.  Of many files the first with a column is read.
+    The text depends on records, so it is for the curator, or for errors that may depend on records.
+    Of several files, only the first one with a column is read.
     """
-    seen: set[str] = set()
-    found = []
-    for file, columns in _unknown(data, schema, ignore):
-        names = [name for name, number in columns.items() if number is None and name not in seen]
-        seen.update(names)
+    checked_names: set[str] = set()
+    numeric_columns = []
+    for file, columns in _unnamed_columns(data, schema, ignore):
+        names = [name for name, number in columns.items() if number is None and name not in checked_names]
+        checked_names.update(names)
         if names and (batch := next(read_batches(data, names, file), None)) is not None:
-            found += [name for name, column in zip(names, batch.columns, strict=True) if _is_of_numbers(column)]
-    return _question(found) if found else ""
+            numeric_columns += [
+                name for name, column in zip(names, batch.columns, strict=True) if _is_of_numbers(column)
+            ]
+    return _question_text(numeric_columns) if numeric_columns else ""
 
 
 def _is_of_numbers(column: Any) -> bool:
@@ -117,25 +122,33 @@ def _is_of_numbers(column: Any) -> bool:
     return bool((codes >= 0).any() and (codes >= MISSING).all())
 
 
-def _unknown(data: Any, schema: Schema, ignore: Collection[str]) -> Iterator[tuple[Path | None, ColumnKinds]]:
-    """The columns of each file that neither the schema nor the caller names, and whether they hold numbers."""
+def _unnamed_columns(data: Any, schema: Schema, ignore: Collection[str]) -> Iterator[tuple[Path | None, ColumnKinds]]:
+    """Yield each file with its columns that are neither in the schema nor ignored."""
     for file, columns in column_kinds(data):
-        # the first line of a headless file is a record, and must not be quoted
+        # the first line of a file without header is a record and must not be quoted
         if any(name in schema for name in columns):
-            known = {*schema, *ignore, ""}
-            yield file, {n: number for n, number in columns.items() if n not in known and not n.startswith(INDEX)}
+            named_columns = {*schema, *ignore, ""}
+            yield (
+                file,
+                {
+                    n: number
+                    for n, number in columns.items()
+                    if n not in named_columns and not n.startswith(PANDAS_INDEX_PREFIX)
+                },
+            )
 
 
-def _question(names: list[str]) -> str:
-    listed = ", ".join(map(shown, names[:LISTED]))
-    if (more := len(names) - LISTED) > 0:
+def _question_text(names: list[str]) -> str:
+    listed = ", ".join(map(shown, names[:MAX_LISTED_COLUMNS]))
+    if (n_more := len(names) - MAX_LISTED_COLUMNS) > 0:
         return (
-            f"the schema does not know {len(names):,} columns that hold numbers, {listed} and {more:,} more; give the "
-            "columns of the schema alone, or name all others in ignore=[...]"
+            f"the schema does not know {len(names):,} columns that hold numbers, {listed} and {n_more:,} more; "
+            "give the columns of the schema alone, or name all others in ignore=[...]"
         )
-    one = len(names) == 1
+    is_single = len(names) == 1
     return (
-        f"the schema does not know the column{'' if one else 's'} {listed}, which hold{'s' if one else ''} numbers: "
-        f"if {'it' if one else 'one of them'} tells how many records each row stands for, count them with "
-        f"count_column={shown(names[0])}, or leave the column{'' if one else 's'} out with ignore=[{listed}]"
+        f"the schema does not know the column{'' if is_single else 's'} {listed}, "
+        f"which hold{'s' if is_single else ''} numbers: "
+        f"if {'it' if is_single else 'one of them'} tells how many records each row stands for, count them with "
+        f"count_column={shown(names[0])}, or leave the column{'' if is_single else 's'} out with ignore=[{listed}]"
     )
