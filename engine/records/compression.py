@@ -1,4 +1,4 @@
-"""Compressed Arrow data with bounded expansion."""
+"""Compressed text and Arrow files with bounded expansion."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from engine._format import shown
 from engine.errors import DataError, LimitExceeded
 
 PACKED = (".gz", ".zst", ".zip", ".bz2")
-NO_TEXT = {
+BINARY_SIGNATURES = {
     b"%PDF": "a PDF document",
     b"PK\x03\x04": "a zip or a workbook",
     b"\xd0\xcf\x11\xe0": "a document of an old Office",
@@ -28,22 +28,25 @@ NO_TEXT = {
     b"\x89PNG": "a picture",
     b"\xff\xd8\xff": "a picture",
 }
-LONGEST = max(map(len, NO_TEXT))
+MAX_SIGNATURE_BYTES = max(map(len, BINARY_SIGNATURES))
 BLOCK = 2**20
-UNFOLDED_BYTES = 400_000_000  # of the packed columns of one batch
-MAGIC, GOES_ON = b"ARROW1", 0xFFFFFFFF  # of an Arrow file, and of each of its messages
-_DICTIONARY, _BATCH = 2, 3  # kinds of messages that hold values
+UNFOLDED_BYTES = 400_000_000  # maximum size of the decompressed columns of one batch
+MAGIC, CONTINUATION = b"ARROW1", 0xFFFFFFFF  # start of an Arrow file, and of each message
+_DICTIONARY, _BATCH = 2, 3  # types of messages with values
 
 
 def unpacked(path: Path) -> tuple[BinaryIO, Any]:
-    """A file and the text that is in it, to be read in blocks; the file itself where it is not packed.
+    """Open a file and return it with a stream of its decompressed content.
 
-    Raises: DataError for more than one packed file, or one that begins like no text.
+    Raises
+    ------
+    DataError
+        An archive contains several files, or the content starts like a binary format.
     """
     with path.open("rb") as raw:
-        begins = _content(path, raw).read(LONGEST)
-    for mark, kind in NO_TEXT.items():
-        if begins.startswith(mark):
+        first_bytes = _content(path, raw).read(MAX_SIGNATURE_BYTES)
+    for mark, kind in BINARY_SIGNATURES.items():
+        if first_bytes.startswith(mark):
             raise DataError(f"the file {shown(path.name)} holds {kind} and no lines of text; give the records as such")
     raw = path.open("rb")
     return raw, _content(path, raw)
@@ -67,19 +70,19 @@ def _content(path: Path, raw: BinaryIO) -> Any:
 
 
 def lines(file: Any, most: int, what: str) -> Iterator[bytes]:
-    """The lines of a file that is read in blocks.  Raises: DataError for one of more than `most` bytes."""
+    """Yield the lines of a file; raise DataError for a line of more than `most` bytes."""
     rest = b""
     while block := file.read(BLOCK):
-        *whole, rest = (rest + block).split(b"\n")
+        *complete, rest = (rest + block).split(b"\n")
         if len(rest) > most:
             raise DataError(f"{what} has a line of more than {most:,} bytes; write one record a line")
-        yield from whole
+        yield from complete
     if rest:
         yield rest
 
 
 def is_arrow_file(file: pa.NativeFile) -> bool:
-    """Whether these are messages of Arrow with a list at their end of where they are; without it they are a stream."""
+    """Whether this is an Arrow file, with a footer that lists its messages, and not a stream."""
     if file.size() < 2 * len(MAGIC):
         return False
     bytes_of = _Bytes(file)
@@ -87,28 +90,35 @@ def is_arrow_file(file: pa.NativeFile) -> bool:
 
 
 def check_arrow(file: pa.NativeFile, name: str) -> None:
-    """Raise LimitExceeded for an Arrow file with a batch that unfolds to too many bytes.
+    """Raise LimitExceeded for an Arrow file with a batch that expands to too many bytes.
 
-    The reader unfolds whole batches, all columns of them, and holds all dictionaries beside them.  So how long each
-    packed piece will be, which is written before it, is looked up in the bytes of the file, whose form is that of
-    Arrow's specification, at the very places where the reader will look: those that the end of the file lists.
+    The Arrow reader decompresses all columns of a batch and holds all dictionaries in memory. The
+    decompressed length precedes each compressed buffer. This function reads these lengths from the
+    bytes of the file, as Arrow's specification defines them, for the same messages that the reader
+    uses: those listed in the footer.
 
-    Raises also: DataError where the end lists a place that holds no message.
+    Raises
+    ------
+    LimitExceeded
+        A batch with its dictionaries needs more than `UNFOLDED_BYTES`.
+    DataError
+        The footer lists a position without a message.
     """
-    bytes_of, held = _Bytes(file), 0
-    for start, body in _listed(bytes_of, name) if is_arrow_file(file) else _streamed(bytes_of):
-        kind, unfolded, _ = _message(bytes_of, start, body)
+    bytes_of, dictionary_bytes = _Bytes(file), 0
+    for start, body in _listed_messages(bytes_of, name) if is_arrow_file(file) else _streamed_messages(bytes_of):
+        kind, batch_bytes, _ = _message_sizes(bytes_of, start, body)
         if kind == _DICTIONARY:
-            held, unfolded = held + unfolded, 0
-        if held + unfolded > UNFOLDED_BYTES:
+            dictionary_bytes, batch_bytes = dictionary_bytes + batch_bytes, 0
+        if dictionary_bytes + batch_bytes > UNFOLDED_BYTES:
             raise LimitExceeded(
-                f"a batch of {shown(name)} unfolds to {held + unfolded:,} bytes with its dictionaries, more than the "
-                f"{UNFOLDED_BYTES:,} allowed; write the file again with fewer rows a batch, or shorter dictionaries"
+                f"a batch of {shown(name)} unfolds to {dictionary_bytes + batch_bytes:,} bytes with its "
+                f"dictionaries, more than the {UNFOLDED_BYTES:,} allowed; write the file again with fewer rows a "
+                "batch, or shorter dictionaries"
             )
 
 
 class _Bytes:
-    """Numbers and pieces of a file, wherever in it they are."""
+    """Random access to bytes and numbers of a file."""
 
     def __init__(self, file: pa.NativeFile):
         self.file = file
@@ -121,8 +131,8 @@ class _Bytes:
         return unpack(form, self.at(place, calcsize(form)))
 
 
-def _listed(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
-    """Where the dictionaries and batches that the end of a file lists have their messages and their bodies."""
+def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
+    """Yield the positions of message and body of all dictionaries and batches in the footer."""
     end = file.file.size() - len(MAGIC) - 4
     root = end - file.read("<i", end)[0]
     root += file.read("<I", root)[0]
@@ -130,36 +140,36 @@ def _listed(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
         blocks = _table(file, root, number)
         for i in range(file.read("<I", blocks)[0] if blocks else 0):
             place, length = file.read("<qi", blocks + 4 + 24 * i)
-            start, size = _begun(file, place)
+            start, size = _message_start(file, place)
             if size <= 0 or start + size != place + length:
                 raise DataError(f"the end of {shown(name)} names batches that the file does not hold; write it again")
             yield start, start + size
 
 
-def _streamed(file: _Bytes) -> Iterator[tuple[int, int]]:
-    """The same of messages that follow one another."""
+def _streamed_messages(file: _Bytes) -> Iterator[tuple[int, int]]:
+    """Yield the positions of message and body of all messages of a stream."""
     place = arrow_start(file.at(0, len(MAGIC)))
     while place + 8 <= file.file.size():
-        start, size = _begun(file, place)
+        start, size = _message_start(file, place)
         if size <= 0:
             return
         yield start, start + size
-        place = start + size + max(0, _message(file, start, start + size)[2])
+        place = start + size + max(0, _message_sizes(file, start, start + size)[2])
 
 
 def arrow_start(head: bytes) -> int:
-    """Where messages begin that follow one another."""
+    """Return the position of the first message."""
     return 8 if head == MAGIC else 0
 
 
-def _begun(file: _Bytes, place: int) -> tuple[int, int]:
-    """Where a message starts that begins at a place, and its length without its body."""
+def _message_start(file: _Bytes, place: int) -> tuple[int, int]:
+    """Return the start of the metadata of a message, after its prefix, and its length."""
     first, second = file.read("<Ii", place)
-    return (place + 8, second) if first == GOES_ON else (place + 4, first)
+    return (place + 8, second) if first == CONTINUATION else (place + 4, first)
 
 
-def _message(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
-    """The kind of a message, the bytes that its packed pieces unfold to, and those that all take in the file."""
+def _message_sizes(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
+    """Return the type of a message, the decompressed size of its buffers and its body length."""
     message = start + file.read("<I", start)[0]
     kind, length = _field(file, message, 1), _field(file, message, 3)
     length = file.read("<q", length)[0] if length else 0
@@ -179,7 +189,7 @@ def _message(file: _Bytes, start: int, body: int) -> tuple[int, int, int]:
 
 
 def _field(file: _Bytes, table: int, number: int) -> int:
-    """Where a field of a table of flatbuffers is; 0 where it has its default."""
+    """Return the position of a field of a FlatBuffers table; 0 if it has its default."""
     fields = table - file.read("<i", table)[0]
     if 4 + 2 * number >= file.read("<H", fields)[0]:
         return 0
@@ -188,6 +198,6 @@ def _field(file: _Bytes, table: int, number: int) -> int:
 
 
 def _table(file: _Bytes, table: int, number: int) -> int:
-    """Where the table or list is that a field points to; 0 where there is none."""
+    """Return the position of the table or vector that a field refers to; 0 if absent."""
     field = _field(file, table, number)
     return field + file.read("<I", field)[0] if field else 0

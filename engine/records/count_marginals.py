@@ -105,8 +105,8 @@ def count_marginals(
     -----
     A row with a combination of values that the rules of the schema make impossible is refused.
 
-    Guarantee: each row counts once in every table or in none, and which of both depends on its own
-    values only. Adding or removing one record therefore changes one cell of each table by one.
+    Guarantee: each row counts once in every table or in none, depending only on the values of this
+    row. Adding or removing one record therefore changes one cell of each table by one.
     """
     one_of("on_refused", on_refused, ("error", "drop"), error=DataError)
     instance("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)

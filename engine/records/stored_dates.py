@@ -1,4 +1,4 @@
-"""Dates that Stata, SPSS and SAS store as numbers since a day of their own."""
+"""Dates that Stata, SPSS and SAS store as numbers since an epoch."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ from engine.workload.calendar import cell_label, cell_number
 
 _PER_DAY = {"day": 1, "second": 86_400, "millisecond": 86_400_000}
 _EPOCH = datetime.date(1970, 1, 1)
-_DAYS = 2**31 - 1  # the last day of a column of Arrow dates
+_DAYS = 2**31 - 1  # last day of an Arrow date32 column
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
-    """What the numbers of a column count, from the first moment of a day.
+    """Unit and epoch of numbers that represent dates.
 
-    Fields: `unit`, "millisecond", "second", "day", "month" or "quarter"; `start`, the day of number 0.
+    Attributes
+    ----------
+    unit : "millisecond", "second", "day", "month" or "quarter".
+    start : day of number 0.
     """
 
     unit: str
     start: datetime.date
 
     def dates(self, column: pa.Array | list[Any]) -> pa.Array | list[Any]:
-        """Return the dates that the numbers of a column stand for; other values stay as they are.
+        """Convert the numbers of a column to dates; other values are unchanged.
 
         >>> Clock(unit="day", start=datetime.date(1960, 1, 1)).dates(pa.array([0.0, None]))[0].as_py()
         datetime.date(1960, 1, 1)
@@ -81,7 +84,7 @@ _SAS = {
 
 
 def clock_of(ending: str, form: str) -> Clock | None:
-    """Return the clock of a column by the ending of its file and its display format; None for one of no dates.
+    """Return the clock of a column by file ending and display format; None if it has no dates.
 
     >>> clock_of(".dta", "%tdDD/NN/CCYY").unit, clock_of(".sav", "DATE11").unit, clock_of(".sav", "F8.2")
     ('day', 'second', None)
@@ -92,5 +95,5 @@ def clock_of(ending: str, form: str) -> Clock | None:
     letters = re.sub(r"[\d.]", "", form.upper())
     if ending in (".sav", ".zsav", ".por"):
         return _SPSS.get(letters)
-    # SAS names the sign between the parts of a date with one more letter, as in YYMMDDN8.
+    # a further letter of a SAS format names the separator of a date, as in YYMMDDN8.
     return _SAS.get(letters) or (_SAS.get(letters[:-1]) if letters[-1:] in tuple("BCDNPS") else None)

@@ -1,4 +1,4 @@
-"""Reasons why values of records may have been read wrongly: for the curator alone, and without any value."""
+"""Hints why values of records may have been read wrongly, for the curator and without values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine._format import shown
 from engine.records.encoding import MISSING, NOT_DATE, UNSUPPORTED, Encoder, is_scalar, text_of
 from engine.workload import USUAL_MISSING
 
-MAX_VALUES = 1_000  # distinct values of a column that are tried
+MAX_VALUES = 1_000  # distinct values per column that are examined
 GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
 _GROUPS = re.compile(r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.ASCII)
@@ -32,15 +32,15 @@ PHRASES = {
 
 
 class Hints:
-    """What changes of single values, or declarations of the schema, would make values of some columns fit."""
+    """Collects changes of values, or declarations of the schema, that would make refused values fit."""
 
     def __init__(self) -> None:
         self._found: dict[str, set[str]] = {}
         self._tried: dict[str, set[str]] = {}
-        self._points: dict[str, tuple[bool, bool]] = {}  # column -> texts as 1.200, other texts with a point
+        self._points: dict[str, tuple[bool, bool]] = {}  # column -> has texts like 1.200, has other texts with a point
 
     def see(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
-        """Look at a column of values and their codes."""
+        """Examine a column of values and their codes."""
         name = encoder.attribute.name
         tried = self._tried.setdefault(name, set())
         self._see_points(encoder, values)
@@ -53,7 +53,7 @@ class Hints:
                     self._found.setdefault(name, set()).update(reasons(encoder, text))
 
     def see_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
-        """Look at some values of a column."""
+        """Examine some values of a column."""
         entries = [value for value in values if value is not None]
         self.see(encoder, entries, encoder.objects(entries))
 
@@ -127,13 +127,13 @@ def reasons(encoder: Encoder, text: str) -> Iterator[str]:
 
 
 def _without_groups(text: str) -> str:
-    """A number without the sign between its groups, and with a decimal point."""
+    """Return a number without the sign between its groups, and with a decimal point."""
     sign = next(character for character in text.lstrip("+-") if not character.isdigit())
     return text.replace(sign, "").replace(",", ".")
 
 
 def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
-    """Some distinct values of a column."""
+    """Return some distinct values of the selected rows of a column."""
     if isinstance(values, list):
         return list({str(values[i]): values[i] for i in np.flatnonzero(among)[: 10 * MAX_VALUES]}.values())
     chosen = values.filter(pa.array(among))[: 100 * MAX_VALUES]
