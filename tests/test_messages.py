@@ -38,7 +38,7 @@ def texts(path: Path) -> Iterator[str]:
 
 def messages() -> list[str]:
     """Every sentence of the engine, outside the command line, that names an argument."""
-    modules = [p for p in sorted((ROOT / "engine").rglob("*.py")) if "commands" not in p.parts]
+    modules = [p for p in sorted((ROOT / "engine").rglob("*.py")) if "cli" not in p.parts]
     found = [text for path in modules for text in texts(path) if " " in text and "<" not in text]
     return [text for text in found if ARGUMENT.search(text) and not any(word in text for word in CODE)]
 
