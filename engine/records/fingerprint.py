@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from engine.ledger.balance import Fingerprint
-from engine.records.count_marginals import count_marginals
 from engine.records.counts import Counts
+from engine.records.marginals import count_marginals
 from engine.workload import Schema
 
 # the digests of all columns are one line of the ledger, of at most 2,000 characters

@@ -70,7 +70,7 @@ def test_options_have_the_types_of_their_mechanism(
         ("timelimit=3", "'time_limit'"),
         ("time_limit=3s", "'3s'. Give a number above 0"),
         ("gap=small", "'small'. Give a number"),
-        ("workers=2.5", "2.5. Give a whole number"),
+        ("workers=2.5", "2.5. Give an integer"),
         ("cache=no", "'no'. Give True or False"),
         ("centers", "NAME=VALUE"),
         ("progress=1", "progress is always told"),

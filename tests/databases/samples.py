@@ -61,7 +61,7 @@ class Traffic:
             return found
 
         monkeypatch.setattr(grouped, "_fetched", counted)
-        monkeypatch.setattr("engine.records.count_marginals.read_batches", None)
+        monkeypatch.setattr("engine.records.marginals.read_batches", None)
 
 
 def survey(size: int = 3_000) -> pd.DataFrame:

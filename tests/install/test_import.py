@@ -23,7 +23,7 @@ WHERE_USED = {
 ARROW = {"pyarrow.compute", "pyarrow.parquet"}  # little beside the rest, for whom files are all there is
 
 
-@pytest.mark.parametrize(("room", "used"), [("engine", set()), ("engine.cli", ARROW)])
+@pytest.mark.parametrize(("room", "used"), [("engine", set()), ("engine.cli.main", ARROW)])
 def test_what_takes_long_to_import_is_imported_where_it_is_used(room: str, used: set[str]) -> None:
     code = f"import sys, {room}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -373,7 +373,7 @@ BUGS = (
     ),
     Bug(
         name="record counted twice",
-        file="engine/records/count_marginals.py",
+        file="engine/records/marginals.py",
         old="            np.add.at(flat, index, 1)\n",
         new="            np.add.at(flat, index, 2)\n",
         tests=("tests/records/test_tables.py::test_tables_at_the_ends_of_integer_types",),
@@ -738,8 +738,8 @@ BUGS = (
     Bug(
         name="cell of missing values after all dates",
         file="engine/workload/date_conditions.py",
-        old='    held[attribute.date_cells :] = sign == "<>"\n',
-        new='    held[attribute.date_cells :] = sign in ("<>", ">", ">=")\n',
+        old='    satisfied[attribute.date_cells :] = sign == "<>"\n',
+        new='    satisfied[attribute.date_cells :] = sign in ("<>", ">", ">=")\n',
         tests=("tests/workload/test_dates.py",),
     ),
 )

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import engine.records.count_marginals
 import engine.records.csv_reader
+import engine.records.marginals
 import engine.records.readers
 from engine.errors import Cancelled, DataError, LimitExceeded, SchemaError
 from engine.records import count_marginals
@@ -68,7 +68,7 @@ def test_every_kind_of_data_gives_the_same_exact_tables(kind: str, tmp_path: Pat
 def test_chunks_and_batches_of_any_size_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = sample(5_000)
     whole = count_marginals(frame, SCHEMA, ALL_SETS)
-    monkeypatch.setattr(engine.records.count_marginals, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(engine.records.marginals, "CHUNK_ROWS", 1)
     monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
     again = count_marginals(frame, SCHEMA, ALL_SETS)
     for names in ALL_SETS:

@@ -68,7 +68,7 @@ def test_what_the_caller_sets_stays_and_errors_leave_nothing_behind():
 def test_a_fork_has_a_lock_of_its_own():
     code = (
         "import os, threading\n"
-        "from engine import threads\n"
+        "from engine import _threads as threads\n"
         "with threads._SHARED.lock:\n"
         "    child = os.fork()\n"
         "    if not child:\n"

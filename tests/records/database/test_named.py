@@ -27,7 +27,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_table_that_settings_name_is_counted_where_it_is(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.records.count_marginals.read_batches", lambda *_: pytest.fail("rows travelled"))
+    monkeypatch.setattr("engine.records.marginals.read_batches", lambda *_: pytest.fail("rows travelled"))
     assert named_sources() == ("census",)
     check(named_table("census"))
 
