@@ -50,7 +50,7 @@ def find_groups(workload: Workload, words: str) -> list[int]:
 
     A word matches if it occurs in the number, the attribute names or the family of the group.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> sex = Attribute.of_size("sex", 2, kind="categorical")
     >>> schema = Schema([Attribute.of_size("age", 4), sex])
     >>> find_groups(Workload.all_ways(schema, (1, 2)), "AGE prefix")
@@ -84,7 +84,7 @@ def workload_digest(workload: Workload) -> str:
 
     The digest is computed once per workload object.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4)])
     >>> families = ("range", "range", "prefix")
     >>> first, second, third = (workload_digest(Workload(schema).add("age", f)) for f in families)
@@ -113,7 +113,7 @@ class Query:
 def box_query(schema: Schema, cells: Mapping[str, Sequence[int]]) -> Query:
     """Return the query that counts the records in a set of cells for each attribute.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> box_query(Schema([Attribute.of_size("age", 4)]), {"age": [1, 2]}).text
     'age in 1..2'
     """
@@ -141,7 +141,7 @@ def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
 
     ``runs`` maps an attribute to its first and last cell, inclusive.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> run_query(Schema([Attribute.of_size("age", 4)]), {"age": (1, 2)}).text
     'age in 1..2'
     """
@@ -155,7 +155,7 @@ def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> 
     ------
     WorkloadError : the condition is not valid.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
     array([0., 0., 1., 1.])
     """
@@ -178,7 +178,7 @@ def condition_query(schema: Schema, condition: str) -> Query:
     ------
     WorkloadError : the condition is not valid, names no attribute, or needs too large a table.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
     >>> condition_query(schema, "age >= 2").attributes
     ('age',)

@@ -139,7 +139,7 @@ def compare(
     mechanisms; seconds; peak_mb; status, "ok" or the reason why there is no result.  A failing
     mechanism does not raise an exception.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 4)])
     >>> workload = Workload.all_ways(schema, ways=(1,))
     >>> table = compare(workload, Budget(pcost=1.0), ["wff", "nonsense"])
@@ -298,7 +298,7 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     Mechanisms are taken with their default options.  The label ``also`` is included with any
     options and comes first.  ``table`` is the result of `expected`.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
     >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2)
     ['querysmasher', 'residualplanner+']

@@ -92,9 +92,7 @@ class Spread:
 def spread(plan: Plan) -> Spread:
     """Return the distribution of the standard errors of all queries; cached for recent plans.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
     >>> errors = spread(plan(workload, Budget(pcost=1.0)))
     >>> len(errors.errors), errors.within(0.5), errors.within(2.0), errors.exact

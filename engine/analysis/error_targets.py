@@ -76,7 +76,7 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     PlanError : a tolerance is not a number above 0, or the number of tolerances differs from the
         number of groups.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> workload = workload.add("age", "total", weight=0.0)
     >>> example = plan(workload, Budget(pcost=1.0))
@@ -103,7 +103,7 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     ------
     PlanError : ``share`` is not above 0 and at most 1.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> example = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
     >>> round(tolerance_for(example, 0.5), 6), share_within(example, 0.99)
     (1.0, 0.0)
@@ -147,7 +147,7 @@ def budget_for(
     ``objective="max", targets=targets``, meets the targets for the share, as computed by
     `share_within`.  At a pcost smaller by a relative 1e-7 it does not.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> round(budget_for(workload, 0.5).pcost, 4), round(budget_for(workload, 100.0).pcost, 8)
     (4.0, 0.0001)
@@ -174,7 +174,7 @@ def budget_for_error(
     The result is a budget of the same kind as the plan's.  ``nearly`` takes variances as exactly
     proportional to 1 / pcost: an estimate without guarantee that builds no further plans.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> budget_for_error(plan(workload, Budget(pcost=7.0)), 0.5) == budget_for(workload, 0.5)
     True
@@ -220,7 +220,7 @@ def budget_for_query(
     PlanError : as for `budget_for`.
     NotAnswerable : the strategy does not measure a component of the query.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> example = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
     >>> round(budget_for_query(example, ["age"], [1, 1, 0, 0], 2.0).pcost, 6)
     0.5
@@ -300,7 +300,7 @@ def error_for(made: Plan, half: float, confidence: float = 0.95) -> float:
 def two_digits(error: float, made: Plan) -> float:
     """Return an error rounded to two digits; the error of one count if ``error`` is infinite.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "marginal")
     >>> example = plan(workload, Budget(pcost=0.25))
     >>> two_digits(12.345, example), two_digits(math.inf, example)
@@ -434,8 +434,7 @@ def fit_targets(
     PlanError : the targets are invalid, no budget meets them, or the locked targets alone need a
         larger budget.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
+    >>> from engine import Attribute, Budget, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size(name, 3) for name in "ab"])).add("a").add("b")
     >>> request = Request(workload=workload, budget=Budget(pcost=1.0))
     >>> round(fit_targets(request, [1.0, 1.0]).request.budget.pcost, 4)

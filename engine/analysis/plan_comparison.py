@@ -150,8 +150,7 @@ def single_groups_text(made: Plan, even: Plan | None = None) -> str:
     The sentence is empty for plans that are not tuned.  ``even`` is the plan with uniform centers;
     by default it is computed here.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
+    >>> from engine import Attribute, Budget, Schema, Workload
     >>> schema = Schema([Attribute.of_size(name, 20) for name in ("age", "wage", "rent")])
     >>> workload = Workload.all_ways(schema)
     >>> print(single_groups_text(plan(workload, Budget(pcost=1.0), centers="tuned", keep=0.05)))
@@ -203,9 +202,7 @@ def plan_diff(first: Plan, second: Plan) -> PlanDifference:
 
     Groups are matched by attributes, family and query weights.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
     >>> difference = plan_diff(plan(workload, Budget(pcost=1.0)), plan(workload, Budget(pcost=4.0)))
     >>> difference.words, float(difference.groups["ratio"].round(6)[0])

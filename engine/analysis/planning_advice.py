@@ -43,8 +43,7 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     ----------
     seconds, memory : limits on the planning time in seconds and the memory in bytes.
 
-    >>> from engine.workload import Attribute, Schema
-    >>> from engine.privacy.budget import Budget
+    >>> from engine import Attribute, Budget, Schema
     >>> schema = Schema([Attribute.of_size("age", 34), Attribute.of_size("hours", 30)])
     >>> workload = Workload(schema).add(("age", "hours"), "affine").add(("age", "hours"), "prefix")
     >>> request = Request(workload=workload.add("age", "range"), budget=Budget(pcost=1.0))

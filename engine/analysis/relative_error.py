@@ -75,8 +75,7 @@ def quality_by_group(plan: Plan, scale: NoiseScale) -> pd.DataFrame:
     error of the group.  It does not depend on the records; the shares assume that they are spread
     uniformly.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> table = quality_by_group(plan(workload, Budget(pcost=1.0)), NoiseScale(records=16))
     >>> table[["publishable", "doubtful", "noise"]].values.tolist()

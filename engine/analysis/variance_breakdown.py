@@ -47,9 +47,7 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     PlanError : the group or query does not exist.
     NotAnswerable : the plan does not answer the query.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
     >>> workload = Workload.all_ways(schema, (1, 2), "marginal")
     >>> breakdown(plan(workload, Budget(pcost=1.0)), 2)["attributes"].tolist()
@@ -152,9 +150,7 @@ def worst_first(plan: Plan, *, ways: int | None = None, words: str = "") -> pd.D
 def even_error(plan: Plan, group: int) -> float | None:
     """Return the common standard error, in counts, of all queries of a group; None if they differ.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("a", 4)]))
     >>> workload = workload.add("a", "marginal").add("a", "prefix")
     >>> example = plan(workload, Budget(pcost=1.0))

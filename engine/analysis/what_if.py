@@ -256,9 +256,7 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
 
     With the plan ``before`` they were added, it includes the change of the other groups' RMSE.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age")
     >>> added_text(plan(workload, Budget(pcost=1.0)), 1)
     'These 4 queries come out with a typical error of 1.00 counts, the largest 1.00.'

@@ -391,7 +391,7 @@ def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = 
 
     Guarantee: the bound holds for the floating-point result, see `root_trace`.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "marginal")
     >>> round(global_bound(workload), 6)  # noise on every cell is optimal
     3.0

@@ -347,9 +347,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     LimitExceeded
         Blocks are too large to be compared in memory.
 
-    >>> from engine.mechanisms import plan
-    >>> from engine.workload import Attribute, Workload
-    >>> from engine.privacy.budget import Budget
+    >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcdefg"])
     >>> ways = [plan(Workload.all_ways(schema, ways=k, family="marginal"), Budget(pcost=1.0)) for k in (1, 2)]
     >>> both = coarse_or_fine(*ways, names=["one-way", "two-way"])
@@ -441,9 +439,7 @@ def nested_choices(*options: Plan, names: Sequence[str] | None = None) -> Common
     Source: section 7.5.3.  A look here is the common part of its plan and the next look.  For
     nested analyses, as in that section, it is the common part of all remaining analyses.
 
-    >>> from engine.mechanisms import plan
-    >>> from engine.workload import Attribute, Workload
-    >>> from engine.privacy.budget import Budget
+    >>> from engine import Attribute, Budget, plan, Workload
     >>> schema = Schema([Attribute.of_size(name, 2) for name in "abcd"])
     >>> ways = [plan(Workload.all_ways(schema, ways=k, family="marginal"), Budget(pcost=1.0)) for k in (1, 2, 3)]
     >>> first = nested_choices(*ways)

@@ -343,7 +343,7 @@ def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     WorkloadError
         There are fewer than two numbers, or one is not from 1 to the number of attributes.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> analyses = by_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
     >>> {name: workload.queries for name, workload in analyses.items()}
     {'1-way': 6, '2-way': 12}
@@ -369,7 +369,7 @@ def against_coarser(workload: Workload) -> Analyses:
     WorkloadError
         There are no groups, or no group has an attribute to leave out.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> pairs = Workload.all_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), ways=2)
     >>> [len(w.groups) for w in against_coarser(pairs).values()]
     [3, 3]

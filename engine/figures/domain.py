@@ -145,7 +145,7 @@ def cells_in_box(schema: Schema, names: Sequence[str], box: Mapping[str, Sequenc
 
     If a side of the box contains no center, the nearest cell is returned.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.of_size("age", 9), Attribute.of_size("code", 4)])
     >>> cells_in_box(schema, ["age"], {"x": [2.4, 5.1], "y": [0, 1]})
     {'age': (3, 5)}
@@ -249,9 +249,7 @@ HEATMAP_TICKS = 6  # for figures of half the page width
 def block_names(plan: Plan) -> dict[Space, str]:
     """Return the measured blocks of a plan with their descriptions, in descending order of cost.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
     >>> list(block_names(plan(workload, Budget(pcost=1.0))).values())
     ['a: 3 numbers', '(total): 1 number']

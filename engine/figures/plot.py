@@ -23,9 +23,7 @@ def plot(found: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     ranking of the mechanisms; for a measurement, the first 100 answers of a group with intervals.
     Errors and answers are in counts.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix")
     >>> plot(plan(workload, Budget(pcost=1.0))).layout.yaxis.title.text
     'standard error (counts)'

@@ -260,8 +260,8 @@ def neighbours_picture(found: Neighbours) -> Picture:
 def guess_text(found: Neighbours) -> str:
     """Return the largest probability of a correct guess as a percentage, rounded up.
 
+    >>> from engine import Budget
     >>> from engine.lessons.examples import neighbours
-    >>> from engine.privacy.budget import Budget
     >>> guess_text(neighbours(Budget(pcost=1.0)))
     '69.2%'
     """

@@ -103,7 +103,7 @@ def residual_traces(workload: Workload) -> dict[Space, float]:
 
     Source: HDMM, theorem 10.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> traces = residual_traces(Workload(Schema([Attribute.of_size("a", 4)])).add("a", "marginal"))
     >>> {space: round(t, 9) for space, t in traces.items()}
     {(): 0.25, ('a',): 3.0}
@@ -279,7 +279,7 @@ def marginal_strategy(
 
     Source: HDMM, problem 2.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 10) for c in "ab"])
     >>> strategy = marginal_strategy(Workload.all_ways(schema, (0, 1, 2), "marginal"))
     >>> strategy.status, round(strategy.squared_error / strategy.bound, 9)
@@ -649,7 +649,7 @@ def best_of(
 
     Source: HDMM, section 9.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 9)])
     >>> choice = best_of(Workload(schema).add("a").add("b"))
     >>> choice.best.operator

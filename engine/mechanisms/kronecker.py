@@ -131,7 +131,7 @@ class GramBuilder:
     workload : queries.
     max_cells : largest number of cells of a unit.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
     >>> workload = Workload(schema).add("a", "prefix").add(("c", "b"), "affine")
     >>> GramBuilder(workload).build((0, 1)).units
@@ -271,7 +271,7 @@ def _has_nonzero_row(group: Group) -> bool:
 def by_sets(workload: Workload) -> list[tuple[int, ...]]:
     """Return one cluster of groups per set of attributes.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 3) for c in "ab"])
     >>> workload = Workload.all_ways(schema, (1, 2)).add("a", "marginal")
     >>> by_sets(workload), by_maximal_sets(workload)
@@ -698,7 +698,7 @@ def table_seconds(workload: Workload) -> float:
     The time is infinite if the search does not apply: all attributes are coupled, or the table or a
     factor is too large.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> pair = Workload(Schema([Attribute.of_size(c, 4) for c in "ab"])).add(("a", "b"), "affine")
     >>> table_seconds(pair), table_seconds(Workload(pair.schema).add(("a", "b"), "prefix")) < 0.1
     (inf, True)

@@ -117,7 +117,7 @@ def plan(
     NotApplicable, LimitExceeded, Cancelled
         See `engine.errors`.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size("age", 10), Attribute.of_size("hours", 10)])
     >>> result = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0))
     >>> round(result.rmse, 3)
@@ -162,7 +162,7 @@ def at_budget(made: Plan, budget: Budget) -> Plan:
     NotApplicable
         If the mechanism has no noise distribution for this kind of budget.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> first = plan(Workload(Schema([Attribute.of_size("age", 4)])).add("age"), Budget(pcost=1.0))
     >>> round(at_budget(first, Budget(pcost=4.0)).rmse, 6)
     0.5
@@ -289,7 +289,7 @@ def usual_options(workload: Workload, mechanism: str, options: Mapping[str, Any]
     PlanError
         For an unknown mechanism or option.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 20)])).add("age", "prefix")
     >>> usual_options(workload, "querysmasher", {}).options
     {'centers': 'tuned'}

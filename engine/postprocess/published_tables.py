@@ -277,10 +277,7 @@ def publish(
     NotAnswerable : the number of records was not measured.
     LimitExceeded : more than ``memory_limit`` bytes would be needed.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.release import measure
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, measure, plan, Schema, Workload
     >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
     >>> import pandas as pd
     >>> records = pd.DataFrame({"a": [0, 0, 1, 0], "b": [0, 1, 0, 0]})
@@ -410,9 +407,7 @@ def publish_forecast(plan: Plan) -> PublishForecast:
     NotApplicable : the plan has no residual spaces.
     LimitExceeded : the groups have too many subsets of attributes.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> schema = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
     >>> publish_forecast(plan(Workload(schema).add(("a", "b")), Budget(pcost=1.0))).cells
     12

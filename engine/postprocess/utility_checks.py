@@ -144,9 +144,7 @@ def acceptance_on_records(
     PlanError : synthetic records lack an attribute of the plan; nothing was spent.
     BudgetExceeded, LedgerError, DataError : see `measure`.
 
-    >>> from engine.workload import Attribute, Schema, Workload
-    >>> from engine.privacy.budget import Budget
-    >>> from engine.mechanisms import plan
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload(Schema([Attribute.of_size("a", 2)])).add(("a",))
     >>> import pandas as pd
     >>> true, simulated = pd.DataFrame({"a": [0] * 60 + [1] * 40}), pd.DataFrame({"a": [0] * 100})

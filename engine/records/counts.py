@@ -80,8 +80,7 @@ class Counts(Mapping[Names, np.ndarray]):
     Examples
     --------
     >>> import pandas as pd
-    >>> from engine.workload import Attribute, Schema
-    >>> from engine.records import count_marginals
+    >>> from engine import Attribute, count_marginals, Schema
     >>> schema = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.numeric("age", [0, 20, 65, 120])])
     >>> rows = pd.DataFrame({"sex": ["F", "M", "F"], "age": [19, 20, 70]})
     >>> counts = count_marginals(rows, schema, [("sex", "age"), ("age",)])

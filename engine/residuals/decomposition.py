@@ -398,7 +398,7 @@ def decompose(
     projected queries; spaces whose Gram is zero, or whose table is exact, are left out;
     proportional and identical subworkloads appear once.
 
-    >>> from engine.workload import Attribute, Schema
+    >>> from engine import Attribute, Schema
     >>> schema = Schema([Attribute.of_size(c, 4) for c in "abc"])
     >>> parts = decompose(Workload.all_ways(schema, ways=(1, 2), family="prefix"))
     >>> len(parts.spaces), len(parts.subworkloads)

@@ -121,7 +121,7 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
 
     There are at most as many rows as cells or queries.
 
-    >>> from engine.workload import Attribute, Schema, Workload
+    >>> from engine import Attribute, Schema, Workload
     >>> group = Workload(Schema([Attribute.of_size("age", 3)])).add("age", "range").groups[0]
     >>> group.count, part_rows(group.parts[0]).shape
     (6, (3, 3))

@@ -573,7 +573,7 @@ def check_clauses(found: exp.Select, table: str | None, *, strict: bool) -> str:
 def example(schema: Schema) -> str:
     """Return example SQL for a schema.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> print(example(Schema([Attribute.of_size("age", 9), Attribute.categorical("pay-grade", ["A", "B"])])))
     SELECT age, "pay-grade", COUNT(*) FROM records GROUP BY age, "pay-grade";
     SELECT "pay-grade", COUNT(*) FROM records WHERE age >= 4 GROUP BY "pay-grade"
@@ -632,7 +632,7 @@ def workload_from_sql(
     ------
     WorkloadError : if the SQL is invalid, is not supported, or is not exact on the cells of the schema.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 40, 90]), Attribute.categorical("sex", ["F", "M"])])
     >>> workload = workload_from_sql(schema, "SELECT sex, COUNT(*) FROM t WHERE age < 40 GROUP BY sex")
     >>> [workload.describe(i) for i in range(len(workload))]
@@ -648,7 +648,7 @@ def sql_readings(
 
     The parameters and errors are those of `workload_from_sql`.
 
-    >>> from engine.workload import Attribute
+    >>> from engine import Attribute
     >>> schema = Schema([Attribute.numeric("age", [0, 20, 40, 90], integer=True)])
     >>> sql_readings(schema, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
     [('age BETWEEN 20 AND 39', '20 <= age < 40')]

@@ -39,7 +39,7 @@ def looked_at(per_cell, common=COMMON):
     """A look without noise at a table with so many records in each cell, as if the noise had come out as zero."""
     table = np.full((4, 3, 2), per_cell)
     counts = count_marginals_of(table)
-    measuring = sys.modules["engine.release.measure"]
+    measuring = sys.modules["engine.release.noisy_answers"]
     real = measuring.discrete_gaussian
     try:
         measuring.discrete_gaussian = lambda *, variance, size: np.zeros(size, dtype=np.int64)

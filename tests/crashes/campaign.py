@@ -19,7 +19,7 @@ from engine.release.measure import left_open
 from tests.waiting import CEILING
 
 FORK = multiprocessing.get_context("fork")
-STEPS = (("engine.release.measure", "discrete_gaussian"), ("engine.release.measure", "estimate"))
+STEPS = (("engine.release.noisy_answers", "discrete_gaussian"), ("engine.release.measure", "estimate"))
 
 
 def campaign(made: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:

@@ -75,7 +75,7 @@ def test_packages_are_sound_that_hold_the_rows_of_an_earlier_version(
 @pytest.mark.parametrize("name", NAMES)
 def test_a_release_answers_there_what_it_answers_here(elsewhere: Path, name: str) -> None:
     found = Measurement.load(elsewhere / f"{name}.measured")
-    again = engine.release.measure.measured(
+    again = sys.modules["engine.release.measure"].measured(
         found.plan, found.answers_on_grid, dataset="", key="", utc="", rehearsal=False
     )
     for group in range(len(found.plan.workload.groups)):

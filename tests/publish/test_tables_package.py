@@ -247,7 +247,7 @@ def test_nothing_is_overwritten_and_what_is_too_long_is_refused(tmp_path, monkey
     made, _ = packed(tmp_path)
     with pytest.raises(PlanError, match="nothing is overwritten"):
         write_tables(made, tmp_path / "tables.zip")
-    monkeypatch.setattr(tables_package, "MOST_ROWS", 10)
+    monkeypatch.setattr(tables_package, "MAX_TABLE_ROWS", 10)
     with pytest.raises(LimitExceeded, match="rows of text"):
         write_tables(made, tmp_path / "more.zip")
     assert [p.name for p in tmp_path.glob("*.zip")] == ["tables.zip"]

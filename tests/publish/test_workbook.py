@@ -165,7 +165,7 @@ def test_no_workbook_of_somebody_else_is_overwritten(errors, tmp_path):
 
 
 def test_large_workloads_are_refused_with_a_way_out(errors, tmp_path, monkeypatch):
-    monkeypatch.setattr(workbook, "MOST_ROWS", WORKLOAD.queries - 1)
+    monkeypatch.setattr(workbook, "MAX_WORKBOOK_ROWS", WORKLOAD.queries - 1)
     with pytest.raises(LimitExceeded, match="zip or parquet"):
         write_workbook(errors, tmp_path / "w.xlsx")
     assert not list(tmp_path.iterdir())

@@ -184,7 +184,7 @@ def test_what_the_schema_declares_needs_no_word(tmp_path):
     assert abs(released.answers(0)["answer"] - expected["a",]).max() < 0.2
     with pytest.raises(SchemaError, match="declares 'pid'"):
         check_records(made, frame, person="b")
-    with pytest.raises(DataError, match="without the person column 'pid'"):
+    with pytest.raises(DataError, match="no person column, but the schema declares 'pid'"):
         measure(made, count_marginals(frame, SCHEMA, SETS, ignore=["pid"]), rehearsal=True)
     with pytest.raises(DataError, match="tell no persons"):
         count_marginals(frame, DECLARED, SETS, count_column="n")

@@ -21,12 +21,11 @@ from engine.plans import Block, Plan
 from engine.privacy import Budget
 from engine.records import Counts, count_marginals
 from engine.release import measure
-from engine.release.measure import draw
+from engine.release import noisy_answers as grid
 from engine.release.measurement import estimate
+from engine.release.noisy_answers import draw
 from engine.release.result_file import write_archive
 from engine.workload import Attribute, Schema, Workload
-
-grid = sys.modules["engine.release.measure"]  # the package exports the function of this name
 
 SCHEMA = Schema([Attribute.of_size(name, 3) for name in "abcd"])  # many blocks of one shape
 RECORDS = synthetic(SCHEMA, 500, seed=2)

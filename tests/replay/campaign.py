@@ -31,7 +31,7 @@ from engine.plans import Plan
 from engine.plans.table_plan import ExplicitPlan
 from engine.privacy import Budget
 from engine.records import Counts, count_marginals
-from engine.release.measure import draw
+from engine.release.noisy_answers import draw
 from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.families import Random
 
@@ -67,7 +67,7 @@ class Replayed:
 def silent() -> Iterator[None]:
     """No noise on what is drawn."""
     nothing = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
-    names = ("engine.release.measure.discrete_gaussian", "engine.release.measure.discrete_laplace")
+    names = ("engine.release.noisy_answers.discrete_gaussian", "engine.release.noisy_answers.discrete_laplace")
     with mock.patch(names[0], **nothing), mock.patch(names[1], **nothing):
         yield
 

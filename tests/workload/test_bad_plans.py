@@ -31,7 +31,7 @@ def test_budgets(pcost):
 def test_plans_need_a_budget_and_a_workload(budget):
     refused(PlanError, ["Budget"], plan, ASKED, budget)
     refused(PlanError, ["Workload"], plan, ORDERED, ONE)
-    refused(PlanError, ["no query"], plan, EMPTY, ONE)
+    refused(PlanError, ["no queries"], plan, EMPTY, ONE)
 
 
 @pytest.mark.parametrize("pcost", [5e-324, 1e-200, 1e200, 1.7e308])

@@ -1,0 +1,167 @@
+"""Noisy strategy answers: exact counts plus exact discrete noise, as integers on the plan's grid.
+
+This is the only module in which exact counts meet noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from engine._arrays import Array
+from engine._format import set_name
+from engine._threads import threads_for
+from engine.errors import PlanError
+from engine.plans import Block, Plan
+from engine.plans.blocks import DEVIATION, apply_factors
+from engine.records import Counts, count_marginals
+from engine.release.ingest import Measurable
+from engine.release.measurement import estimate, strategy_answers
+from engine.release.noise import MOST_DRAWS, Entropy, discrete_gaussian, discrete_laplace
+from engine.residuals import Space
+
+# Limit of the bits of an answer before noise, which leaves room for the noise in 64 bits.
+MOST_BITS = 62
+# Limit of the bits of the noise scale in grid steps.  Noise up to 2^22 scales fits; more is never
+# drawn.
+MOST_NOISE_BITS = 36
+
+
+def check_blocks(part: Measurable) -> None:
+    """Measure each distinct block on an empty table, so that no error occurs after the spend.
+
+    Raises
+    ------
+    PlanError
+        The strategy, noise or grid of a block cannot be measured on its attributes.
+    """
+    seen = set[tuple[object, ...]]()
+    for block in part.blocks.values():
+        sizes = part.schema.sizes(block.attributes)
+        block_class = (
+            sizes,
+            block.factors,
+            block.noise,
+            block.grid,
+            block.law,
+            block if block.weights is not None else None,
+        )
+        if block_class not in seen:
+            seen.add(block_class)
+            _check_grid(block)
+            _check_on_zeros(block, sizes, estimated=isinstance(part, Plan))
+            if not block.column_norm * part.max_records / block.grid < 2.0**MOST_BITS:
+                raise PlanError(_refused(block, "has answers that do not fit its grid"))
+    if isinstance(part, Plan):
+        try:
+            # broadcast zeros take no memory in any shape
+            part.combine({key: np.broadcast_to(0.0, b.coordinates) for key, b in part.blocks.items()})
+        except Exception:
+            raise PlanError(_refused(None, "gives no estimates")) from None
+
+
+def _check_grid(block: Block) -> None:
+    """Raise PlanError unless the noise of a block can be drawn exactly and fits into 64 bits."""
+    if block.law not in DEVIATION:
+        raise PlanError(_refused(block, "has an unknown noise distribution"))
+    if not 0.0 < block.grid < math.inf or math.frexp(block.grid)[0] != 0.5:
+        raise PlanError(_refused(block, "has a grid that is not a power of two"))
+    if not 0.0 < block.noise < math.inf or not 1 <= block.grid_noise < 1 << MOST_NOISE_BITS:
+        raise PlanError(_refused(block, "has noise that does not fit its grid"))
+    if not math.isclose(block.grid_noise * block.grid * DEVIATION[block.law], block.noise, rel_tol=1e-12):
+        raise PlanError(_refused(block, "has noise that is not a multiple of its grid"))
+    if not 0 <= block.measurements < MOST_DRAWS:
+        raise PlanError(_refused(block, "has too many measurements"))
+
+
+def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) -> None:
+    """Raise PlanError unless an empty table has zero answers and, if ``estimated``, estimates."""
+    try:
+        matrices = [m for _, s in block.factors for m in (s.rows, s.pinv)]
+        finite = all(np.isfinite(m).all() for m in (*matrices, *([] if block.weights is None else [block.weights])))
+        answers = _on_grid(block, np.zeros(sizes, np.int64), within=True)
+        is_valid = finite and block.sizes == sizes and answers.shape == (block.measurements,) and not answers.any()
+        if is_valid and estimated:
+            # coordinates of weight zero have no estimate
+            with np.errstate(invalid="ignore"):
+                estimates = estimate(block, answers)
+            is_valid = (
+                estimates.shape == block.coordinates
+                and estimates.dtype == np.float64
+                and not np.nan_to_num(estimates).any()
+            )
+    # matrices of wrong shapes raise errors of many types
+    except Exception:
+        is_valid = False
+    if not is_valid:
+        raise PlanError(_refused(block, "cannot be measured"))
+
+
+def _refused(block: Block | None, reason: str) -> str:
+    subject = "its strategy" if block is None else f"the block on {set_name(block.attributes)}"
+    return f"The plan is refused: {subject} {reason}. Nothing was spent. Plan again."
+
+
+def draw(
+    part: Measurable, counts: Counts, tell: Callable[[float, str], None], entropy: Entropy | None = None
+) -> Iterator[tuple[Space, npt.NDArray[np.int64]]]:
+    """Yield the noisy answers of every block, z = rint(B x / grid) + exact discrete noise.
+
+    Each is drawn when it is requested, with shape (measurements,).  Memory holds all exact tables,
+    but the answers of one block at a time.
+    """
+    spaces = list(dict.fromkeys(b.attributes for b in part.blocks.values()))
+    tables = count_marginals(counts, part.schema, spaces, memory_limit=10**15)
+    bits = {"entropy": entropy} if entropy else {}
+    for i, (space, block) in enumerate(part.blocks.items()):
+        with threads_for(max((len(s.rows) for _, s in block.factors), default=1)):
+            exact = _on_grid(block, tables[block.attributes], counts.records <= part.max_records)
+        if block.law == "laplace":
+            noise = discrete_laplace(scale=block.grid_noise, size=block.measurements, **bits)
+        else:
+            noise = discrete_gaussian(variance=block.grid_noise**2, size=block.measurements, **bits)
+        yield space, exact + noise
+        tell(0.8 + 0.2 * (i + 1) / len(part.blocks), "Adding noise")
+
+
+def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.NDArray[np.int64]:
+    """Return rint(B x / grid).
+
+    The charged bound on rounding errors holds up to the plan's number of records.  Above it, B x is
+    computed in integers without error and clipped to 62 bits; clipping increases no difference
+    between two answers.
+    """
+    if within:
+        return np.rint(strategy_answers(block, table).ravel() / block.grid).astype(np.int64)
+    answers, shift = np.asarray(table, object), -math.frexp(block.grid)[1] + 1
+    bits = [_fraction_bits(s.rows) for _, s in block.factors]
+    integer_matrices = {s: _scaled_integers(s.rows, b) for (_, s), b in zip(block.factors, bits, strict=True)}
+    answers = apply_factors(block, answers, integer_matrices.__getitem__)
+    if block.weights is not None:
+        bits.append(_fraction_bits(block.weights))
+        answers = answers * _scaled_integers(block.weights, bits[-1])
+    total_bits = sum(bits) - shift
+    limit = 2**MOST_BITS
+    return np.array(
+        [max(-limit, min(limit, _rounded_shift(int(z), total_bits))) for z in np.asarray(answers, object).ravel()],
+        np.int64,
+    )
+
+
+def _fraction_bits(matrix: Array) -> int:
+    """Return the number of binary digits after the point that every entry fits in."""
+    return max(0, int(53 - np.frexp(matrix[matrix != 0])[1].min(initial=53)))
+
+
+def _scaled_integers(matrix: Array, bits: int) -> npt.NDArray[np.object_]:
+    """Return matrix * 2^bits exactly, as Python integers."""
+    return np.array([int(Fraction(v) * 2**bits) for v in matrix.ravel().tolist()], object).reshape(matrix.shape)
+
+
+def _rounded_shift(number: int, bits: int) -> int:
+    """Return number / 2^bits, rounded to the nearest integer."""
+    return number << -bits if bits <= 0 else (number + (1 << (bits - 1))) >> bits
