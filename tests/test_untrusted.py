@@ -26,7 +26,7 @@ from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
 from tests.hostile import RAW, VALUES, places, with_value
 
-KEPT = Path(__file__).parent / "kept"
+KEPT = Path(__file__).parent / "golden_files"
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 4)])
 SAMPLE = 40
 

@@ -54,7 +54,8 @@ from engine.progress import Progress
 from engine.records import MEMORY_LIMIT
 from engine.release import Intake, Measurement
 from engine.release.ingest import check_repeat, left_out, recognised, teller
-from engine.release.measure import check_curve, draw, left_open, spend_draw_save
+from engine.release.measure import check_curve, left_open, spend_draw_save
+from engine.release.noisy_answers import draw
 from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.residuals import Space
 

@@ -22,7 +22,7 @@ from engine.privacy import Budget
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
-KEPT = sorted((Path(__file__).parents[1] / "kept").glob("*.plan.json"))
+KEPT = sorted((Path(__file__).parents[1] / "golden_files").glob("*.plan.json"))
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
 RECORDS = pd.DataFrame({"a": [0, 1, 2, 2], "b": [0, 1, 1, 0]})
 
