@@ -13,7 +13,7 @@ from engine.ledger.noise_journal import journal
 from engine.privacy import Budget
 from tests.ledger.given import spend
 
-IGNORED = Path(__file__).resolve().parents[3] / ".gitignore"
+IGNORED = Path(__file__).resolve().parents[2] / ".gitignore"
 
 
 def untracked(repository: Path) -> list[str]:

@@ -174,7 +174,8 @@ def zip_with(
 
 @pytest.mark.parametrize("kind", DOCUMENTS)
 @pytest.mark.parametrize(
-    "name", ["plan.json", "PLAN.JSON", "../evil", "/elsewhere/evil", "a/b", "a\\b", "c:evil", "evil\n", "x" * 300, "folder/"]
+    "name",
+    ["plan.json", "PLAN.JSON", "../evil", "/elsewhere/evil", "a/b", "a\\b", "c:evil", "evil\n", "x" * 300, "folder/"],
 )
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_verify_zip_with_other_names_gives_problem(unpacked, kind, name, tmp_path) -> None:
