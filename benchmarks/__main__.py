@@ -32,7 +32,7 @@ TABLES = {
     "counting": "records to tables, beside DuckDB, pandas and Polars",
     "cluster": "records in parts: a cluster of Spark, counted files, ten billion rows on paper",
     "published_tables": "published tables beside unbiased and clipped ones",
-    "adaptive": "what adaptive methods would publish, beside ours; needs the extra adaptive for their rows",
+    "adaptive": "what adaptive methods would publish, beside ours; their rows need the package mbi",
     "aimed": "published tables of plans that aim at them",
     "coverage": "how often intervals of published tables hold",
     "warm": "plans after an edit",

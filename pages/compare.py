@@ -1,6 +1,6 @@
 """Compare page: all mechanisms on the present workload and budget, before any record is read."""
 
-from pages.parts.compare import published, run, two_plans, views
+from pages.parts.compare import run, two_plans, views
 from pages.parts.compare import script as compare_code
 from pages.parts.shell import frame, show
 from pages.parts.shell.words import shown_here
@@ -20,7 +20,6 @@ VIEWS = {
     "A against B": views.against,
     "Strategies": views.strategies,
     "Two plans": two_plans.difference,
-    "Published error, simulated": published.standing,
     "Published numbers": two_plans.book,
 }
 

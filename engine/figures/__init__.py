@@ -9,7 +9,6 @@ from engine.figures.compare import (
     ratio_picture,
     refused,
     spreads_picture,
-    standing_picture,
     where_picture,
 )
 from engine.figures.comparison_html import comparison_page
@@ -82,6 +81,5 @@ __all__ = [
     "spending_picture",
     "spread_picture",
     "spreads_picture",
-    "standing_picture",
     "where_picture",
 ]

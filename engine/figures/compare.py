@@ -1,8 +1,7 @@
-"""Figures of comparisons of mechanisms, plans and publication methods.
+"""Figures of comparisons of mechanisms and plans.
 
 Mechanisms: ranking against the lower bound, planning time, error by group, error at other budgets,
-and distributions of standard errors.  Plans: ratios of standard errors of two plans.  Publication
-methods: simulated error at several budgets.
+and distributions of standard errors.  Plans: ratios of standard errors of two plans.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from engine.analysis.error_distribution import Spread
 from engine.analysis.plan_comparison import check_same_queries, ratios
 from engine.figures.base import (
     GREY,
-    SYMBOLS,
     Picture,
     fitting,
     framed,
@@ -436,68 +434,4 @@ def ratio_picture(
         f"{better:.1%}; the ratio goes from {amount(float(shown.min()))} to {amount(float(shown.max()))}.",
         note=f"Above 1, in vermilion on a map, {first_name} has the larger error; below 1, in blue, "
         f"{second_name} has. {grid.note}",
-    )
-
-
-OPEN_MARKER = "-open"  # plotly suffix of an unfilled marker, used for unbiased methods
-
-
-def standing_picture(
-    rows: pd.DataFrame,
-    turns: pd.DataFrame,
-    words: Sequence[str],
-    budget: Budget,
-    say: Callable[[Budget], str] = in_pcost,
-) -> Picture:
-    """Return the simulated errors of publication methods at several budgets, one line per method.
-
-    Crosses mark the budgets where the order of two methods changes.  ``rows``, ``turns`` and
-    ``words`` are attributes of a `PublishedComparison`.
-    """
-    successful = rows[rows["status"] == "ok"]
-    pcosts = sorted(set(successful["pcost"]))
-    budget_texts = {pcost: say(budget.at(pcost)) for pcost in pcosts}
-    figure, table, lines = go.Figure(), pd.DataFrame({"budget": [budget_texts[p] for p in pcosts]}), {}
-    for position, (method, method_rows) in enumerate(successful.groupby("way", sort=False)):
-        label, kind = str(method_rows["label"].iloc[0]), str(method_rows["kind"].iloc[0])
-        style, text = mechanism_look(label), fitting([str(method)])[0]
-        color, symbol = (style.color, style.symbol) if label else (GREY, SYMBOLS[position % len(SYMBOLS)])
-        method_rows = method_rows.set_index("pcost").sort_index()
-        lines[method] = method_rows["error"]
-        table[f"{method} ({kind})"] = [float(method_rows["error"].get(p, np.nan)) for p in pcosts]
-        figure.add_scatter(
-            x=list(method_rows.index),
-            y=method_rows["error"],
-            error_y={"type": "data", "array": method_rows["spread"], "thickness": 1},
-            mode="lines+markers",
-            name=f"{text} ({kind})",
-            line={"color": color, "dash": "solid" if label and kind != "unbiased" else "dot"},
-            marker={"color": color, "symbol": symbol + (OPEN_MARKER if kind == "unbiased" else ""), "size": 9},
-            customdata=[budget_texts[p] for p in method_rows.index],
-            hovertemplate=f"{text} ({kind})<br>%{{customdata}}: %{{y:.2%}} of the counts<extra></extra>",
-        )
-    if len(turns):
-        crossing_errors = [
-            np.exp(np.interp(np.log(t["pcost"]), np.log(lines[t["below"]].index), np.log(lines[t["below"]])))
-            for _, t in turns.iterrows()
-        ]
-        figure.add_scatter(
-            x=turns["pcost"],
-            y=crossing_errors,
-            mode="markers",
-            name="the order changes",
-            marker={"symbol": "x-thin", "size": 12, "line": {"width": 2, "color": "black"}},
-            hovertext=[f"{t['below']} below, {t['above']} above" for _, t in turns.iterrows()],
-            hoverinfo="text",
-        )
-    figure.update_xaxes(title="budget", type="log", tickvals=pcosts, ticktext=[budget_texts[p] for p in pcosts])
-    figure.update_yaxes(title="share of the counts that is missed", type="log", tickformat=".2%")
-    figure.update_layout(height=440, legend={"orientation": "h", "y": -0.25})
-    return Picture(
-        title="Published error, simulated",
-        figure=framed(figure),
-        table=table,
-        alt=words[0] if words else "At all these budgets the order is the same, or too close to call.",
-        note="Means of rehearsals on the reference, with their standard errors: other records have other errors. Those "
-        "of unbiased answers alone are proven; what is fitted is biased.",
     )

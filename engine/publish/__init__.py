@@ -1,14 +1,12 @@
 """Exports: answers, tables, release package and verification."""
 
 from engine.publish.export_tables import write_published, write_records
-from engine.publish.publication_comparison import published_comparison
 from engine.publish.release_package import write_package
 from engine.publish.report import write_answers
 from engine.publish.tables_package import write_tables, write_workbook
 from engine.publish.verify import verify_package
 
 __all__ = [
-    "published_comparison",
     "verify_package",
     "write_answers",
     "write_package",

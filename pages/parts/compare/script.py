@@ -9,8 +9,6 @@ from engine.mechanisms import variants
 from pages.parts.compare.run import Compared
 from pages.parts.shell.code import Script, budget_text, plan_script, workload_script
 from pages.parts.shell.state import Studio
-from pages.parts.workload import reference_form
-from pages.parts.workload.reference_form import Reference
 
 GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import this file again'
 
@@ -103,19 +101,3 @@ def book(number: int) -> str:
     )
     imports = {("engine", "Budget"), ("engine", "plan"), ("engine.analysis", "ROWS")}
     return Script(imports=frozenset(imports), lines=lines).text()
-
-
-def standing(
-    studio: Studio,
-    choices: Sequence[tuple[str, Mapping[str, Any]]],
-    adaptive: Sequence[str],
-    reference: Reference | None,
-    rehearsals: int,
-) -> str:
-    """What ways to publish miss at several budgets."""
-    imports, lines = reference_form.lines(reference)
-    asked = [(name, dict(options)) for name, options in choices]
-    call = f"workload, {budget_text(studio.budget)}, reference, {asked!r}, {list(adaptive)!r}, rehearsals={rehearsals}"
-    lines = (*lines, f"found = published_comparison({call})", "print(found.frame)", "print(found.words())")
-    names = imports | {("engine", "Budget"), ("engine.publish", "published_comparison")}
-    return (workload_script(studio) + Script(imports=frozenset(names), lines=lines)).text()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from engine.postprocess import QualityRule, acceptance, publish, uncertainty
 from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.postprocess.simulation import published_errors
 from engine.privacy import Budget
-from engine.publish import published_comparison, write_published, write_records, write_tables, write_workbook
-from engine.publish.publication_comparison import PublishedComparison
+from engine.publish import write_published, write_records, write_tables, write_workbook
 from engine.release import Measurement, load_measurement
 from engine.release.measure import kept_rehearsal
 from engine.workload import Workload
@@ -102,25 +101,6 @@ def weigh(
             for w in (asked, found)
         )
     return found.to_json(), float(before), float(after)
-
-
-def stand(
-    workload: str,
-    budget: Mapping[str, Any],
-    choices: Sequence[tuple[str, Mapping[str, Any]]],
-    adaptive: Sequence[str],
-    reference: bytes | tuple[int, int],
-    rehearsals: int,
-    seconds: float,
-    *,
-    progress: Progress,
-) -> PublishedComparison:
-    """Rehearse what mechanisms and adaptive methods would publish; `reference` is that of `weigh`."""
-    asked, spent = Workload.from_json(workload), Budget.from_dict(budget)
-    with _records(asked, reference) as records:
-        return published_comparison(
-            asked, spent, records, choices, adaptive, rehearsals=rehearsals, seconds=seconds, progress=progress
-        )
 
 
 @contextmanager

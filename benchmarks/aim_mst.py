@@ -4,7 +4,7 @@ AIM measures all one-way marginals.  In every round the exponential mechanism se
 with large error under the model, and AIM measures it; if a round changes the model little, the
 noise of the following rounds decreases.  MST measures all one-way marginals and a spanning tree of
 pairs.  Both are implemented from their papers, with rho-zCDP for selection and measurement
-together; the optional package mbi fits the model.
+together; the package mbi fits the model.
 
 Their answers are biased, because the model omits what was not measured.  The bias has no known
 bound, so that their errors are estimated by simulation.
@@ -30,12 +30,11 @@ from engine._arrays import Array
 from engine._validation import one_of
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.privacy import ADD_REMOVE, Budget
-from engine.progress import Listener
 from engine.residuals import Space
 from engine.workload import Schema, Workload, subsets
 
 ADAPTIVE = ("AIM", "MST")
-MISSING = 'AIM and MST need the package mbi: pip install "dp-query-workbench[adaptive]".'
+MISSING = 'AIM and MST need the package mbi: pip install "mbi>=2".'
 SLOW = "It needs longer than the time limit. Allow more seconds."
 ROUNDS_PER_ATTRIBUTE = 16  # maximum
 SELECTION_SHARE = 0.1  # share of the budget of a round for the selection
@@ -117,7 +116,6 @@ class _Search:
     model: TableModel
     rho: float
     generator: np.random.Generator
-    tell: Listener
     until: float
     spent: float = 0.0
     measured: dict[Space, tuple[Array, float]] = field(default_factory=dict)
@@ -137,7 +135,6 @@ class _Search:
         """Fit the model to all measurements; raise LimitExceeded after the time limit."""
         if time.monotonic() > self.until:
             raise LimitExceeded(SLOW)
-        self.tell(self.spent / self.rho, f"Fitting a model to {len(self.measured)} tables")
         self.model = self.model.refitted(self.measured)
 
     def choose(self, scores: Mapping[Space, float], sensitivity: float, epsilon: float) -> Space:
@@ -160,7 +157,6 @@ def adaptive_tables(
     seed: int,
     *,
     seconds: float = math.inf,
-    tell: Listener = lambda share, words: None,
 ) -> Tables:
     """Simulate the publication of an adaptive method on public tables.
 
@@ -170,7 +166,6 @@ def adaptive_tables(
     table : returns the table on some attributes, in counts, shape (n_1, ..., n_k).
     seed : seed of a statistical generator: the result is a simulation without privacy protection.
     seconds : time limit.
-    tell : called with the share of the budget that is spent and a message.
 
     Returns
     -------
@@ -197,7 +192,6 @@ def adaptive_tables(
         model=graphical_model(workload.schema, {name for (name,) in singles}),
         rho=budget.row_pcost / 2.0,  # per row, if a person has several rows
         generator=np.random.default_rng(seed),
-        tell=tell,
         until=time.monotonic() + seconds,
     )
     (_aim if method == "AIM" else _mst)(search, sets, singles)
