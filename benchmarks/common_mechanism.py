@@ -24,9 +24,9 @@ from typing import TextIO
 import numpy as np
 
 import demo_data
+from benchmarks.baseline_rules import exponential_probabilities, reserved_look
 from benchmarks.matrix_rules import NestedChain, NestedRule, census_cascade
 from demo_data.make_populations import age_tracts, race_blocks
-from engine.common_mechanism.baseline_rules import exponential_probabilities, reserved_look
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism
 from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.mechanisms import plan

@@ -34,7 +34,6 @@ from engine.cli.arguments import (
 )
 from engine.cli.output import Commands, Reply, add_command, in_options
 from engine.common_mechanism import CommonPlan, NestedPlanRule, by_ways, coarse_or_fine, nested_choices, stepwise
-from engine.common_mechanism.baseline_rules import even_totals
 from engine.errors import EngineError, PlanError, SchemaError
 from engine.mechanisms import forecast, plan
 from engine.mechanisms.registry import AIMS, Usual, usual_options
@@ -253,7 +252,7 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
     common = _common_plan(args)
     primary = 0 if args.primary is None else args.primary
     rule = NestedPlanRule(common=common, primary=primary, share=args.share, snr=args.snr, sigmas=args.sigmas)
-    least_records = dict(zip(rule.finer, even_totals(rule), strict=True))
+    least_records = dict(zip(rule.finer, rule.even_totals(), strict=True))
     costs: list[Any] = common.budget_shares().to_dict("records")
     rows: list[dict[str, Any]] = []
     for i, cost in enumerate(costs):

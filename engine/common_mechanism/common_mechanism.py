@@ -496,7 +496,7 @@ class CommonMechanism:
         """Cost (pcost) of a separate look, as a share of the largest pcost of a mechanism.
 
         This is the cost of M* itself, the paper's "%PLB Saved" (section 7.2).  The cheapest look of
-        equal variances costs a little less; see `baseline_rules.reserved_look`.
+        equal variances costs a little less.
         """
         # a separate look is paid in addition to the chosen mechanism, the common one is part of it
         return self.common.pcost / max(M.pcost for M in self.mechanisms)

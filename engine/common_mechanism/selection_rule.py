@@ -31,7 +31,6 @@ from engine.common_mechanism.common_mechanism import CENSUS_AGES
 from engine.common_mechanism.common_plan import CommonPlan
 from engine.errors import NotApplicable, PlanError, WorkloadError
 from engine.plans import Plan
-from engine.records import Counts
 from engine.release import Measurement, apply_group
 from engine.release.measurement import query_texts
 from engine.workload import Custom, Group, Schema, Workload
@@ -268,14 +267,21 @@ class NestedPlanRule:
         )
         return decision if decision.choice is None else replace(decision, choice=options[decision.choice])
 
-    def right(self, counts: Counts) -> int:
-        """Return the option chosen from exact counts: private, for simulated data only.
-
-        ``counts`` must hold the tables of all primary groups.
-        """
-        exact = np.concatenate([apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in self.groups])
-        accurate = [i for i in self.finer if stands_out(exact, self.errors(i), self.snr).mean() >= self.share]
-        return accurate[-1] if accurate else self._primary
+    def even_totals(self) -> list[float]:
+        """Return, per finer option, the number of evenly spread records that just meets the rule."""
+        schema = self.common.look.schema
+        group_answers = []
+        for group in self.groups:
+            sizes = schema.sizes(group.attributes)
+            table = np.full(sizes, 1.0 / math.prod(sizes))
+            group_answers.append(apply_group(group, table, 0, group.count))
+        answers_per_record = np.concatenate(group_answers)
+        totals = []
+        for option in self.finer:
+            with np.errstate(divide="ignore"):
+                needed = np.where(answers_per_record > 0, self.snr * self.errors(option) / answers_per_record, math.inf)
+            totals.append(float(np.quantile(needed, self.share, method="inverted_cdf")))
+        return list(np.maximum.accumulate(totals))
 
     def signal_to_noise(self, looked: Measurement, group: int, option: int | str) -> pd.DataFrame:
         """Return one row per query of a primary group: its signal-to-noise ratio in an option.

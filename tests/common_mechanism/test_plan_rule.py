@@ -20,7 +20,6 @@ from engine.errors import NotApplicable, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import count_marginals
-from engine.release import apply_group
 from engine.workload import Attribute, Schema, Workload
 from tests.common_mechanism.plans import rows_of
 from tests.oracles import workload_rows
@@ -92,16 +91,6 @@ def test_in_between_every_verdict_follows_from_its_shares():
         seen.add((decision.choice, decision.certain))
     assert {None, 0, 1, 2} == {choice for choice, _ in seen}
     assert (0, False) in seen
-
-
-def test_the_right_choice_follows_from_exact_counts():
-    counts = count_marginals(synthetic(SCHEMA, 5000, seed=1), SCHEMA, [("a",), ("b",), ("c",), ("a", "b", "c")])
-    rule = nested(snr=20.0)
-    exact = np.concatenate([apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in rule.groups])
-    enough = [i for i in (1, 2) if np.mean(exact / rule.errors(i) >= 20.0) >= 0.5]
-    assert rule.right(counts) == (enough[-1] if enough else 0)
-    assert nested(snr=1e-9).right(counts) == 2
-    assert nested(snr=1e9).right(counts) == 0
 
 
 def test_the_map_shows_every_cell():

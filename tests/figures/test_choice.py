@@ -1,6 +1,5 @@
-"""Figures of the two-stage release, nested analyses and baseline rules."""
+"""Figures of the two-stage release and nested analyses."""
 
-import math
 from decimal import Decimal
 
 import numpy as np
@@ -12,17 +11,9 @@ from demo_data.make_synthetic import synthetic
 from engine._format import cost
 from engine.common_mechanism import NestedPlanRule, stepwise
 from engine.common_mechanism import selection_rule as analyses
-from engine.common_mechanism.baseline_rules import (
-    _exponential_law,
-    _threshold_law,
-    compare_rivals,
-    even_totals,
-    touched,
-)
 from engine.common_mechanism.common_mechanism import CENSUS_AGES
 from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
-from engine.common_mechanism.selection_rule import rows_of_group
-from engine.errors import NotApplicable, WorkloadError
+from engine.errors import WorkloadError
 from engine.figures import two_stage as coarse_figures
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -195,8 +186,6 @@ def test_a_released_look_has_no_mark():
     ):
         assert "REHEARSAL" not in picture.figure.to_json()
         assert "ehearsal" not in picture.alt
-    with pytest.raises(NotApplicable, match="rehearsals only"):
-        compare_rivals(RULE, released, COUNTS)
 
 
 def test_large_groups_are_thinned():
@@ -211,23 +200,8 @@ def test_large_groups_are_thinned():
     assert "evenly spaced" in picture.note
 
 
-# --- rivals ---
-
-
-def test_one_record_touches_as_many_queries_as_its_column_holds():
-    workload = (
-        Workload(SCHEMA)
-        .add(("a", "b"), {"a": "range", "b": "prefix"})
-        .add(("a",), "marginal")
-        .add((), "total")
-        .add(("a", "b"), "affine")
-    )
-    for group in workload.groups:
-        assert touched(group) == (rows_of_group(SCHEMA, group) != 0).sum(axis=0).max()
-
-
 def test_even_totals_just_meet_the_rule():
-    totals = even_totals(RULE)
+    totals = RULE.even_totals()
     assert totals == sorted(totals)
     for option, total in zip(RULE.finer, totals, strict=True):
         for factor, enough in ((1.0 + 1e-9, True), (1.0 - 1e-6, False)):
@@ -235,48 +209,3 @@ def test_even_totals_just_meet_the_rule():
             exact = np.concatenate([table.sum(axis=axes) for axes in ((1, 2), (0, 2), (0, 1))])
             share = (exact / RULE.errors(option) >= RULE.snr).mean()
             assert (share >= RULE.share) == enough
-
-
-def test_threshold_probabilities_are_frequencies():
-    first, second = even_totals(RULE)
-    records, cost = round((first + second) / 2), (2.0 / (second - first)) ** 2
-    law = _threshold_law(RULE, records, cost)
-    random = np.random.default_rng(5)
-    noisy = records + random.standard_normal(200_000) / math.sqrt(cost)
-    passed = (noisy >= first).astype(int) + (noisy >= second)
-    np.testing.assert_allclose(law, np.bincount(passed, minlength=3) / 200_000, atol=0.006)
-    assert law.sum() == pytest.approx(1.0)
-
-
-def test_the_exponential_mechanism_favours_what_is_right_and_keeps_its_promise():
-    exact = np.array([400.0, 300, 60, 40, 500, 250, 50, 600, 200])
-    neighbour = exact - np.array([1.0, 0, 0, 0, 1, 0, 0, 1, 0])
-    pcost = 4.0
-    one, other = (_exponential_law(RULE, counts, pcost) for counts in (exact, neighbour))
-    assert np.abs(np.log(one / other)).max() <= 2 * math.sqrt(pcost) + 1e-9
-    for counts in (exact, exact * 0.1, exact * 0.5):
-        enough = [i for i in RULE.finer if (counts / RULE.errors(i) >= RULE.snr).mean() >= RULE.share]
-        assert int(np.argmax(_exponential_law(RULE, counts, 1e4))) == (enough[-1] if enough else 0)
-
-
-def test_rivals_cost_and_decide():
-    found = compare_rivals(RULE, LOOKED, COUNTS)
-    table = found.table.set_index("way to choose")
-    assert found.right == COMMON.names[RULE.right(COUNTS)]
-    assert table.loc["the shared look", "costs extra (pcost)"] == 0
-    assert 0 < table.loc["a separate look, as exact", "costs extra (pcost)"] <= COMMON.look.budget.pcost
-    assert table["right with probability"].between(0, 1).all()
-    verdict = RULE.decide(LOOKED)
-    assert table.loc["the shared look", "right with probability"] == float(verdict.choice == RULE.right(COUNTS))
-    assert found.note == ""
-
-
-def test_a_separate_look_on_a_large_domain_costs_what_the_shared_one_does():
-    schema = Schema([Attribute.of_size(n, 9) for n in "abc"])
-    common = common_of(analyses.by_ways(schema))
-    records = synthetic(schema, 500, seed=2)
-    looked = stepwise.look(common, records, rehearsal=True)
-    counts = count_marginals(records, schema, [(n,) for n in "abc"])
-    found = compare_rivals(NestedPlanRule(common=common, share=0.5, snr=5.0), looked, counts)
-    assert found.table["costs extra (pcost)"].iloc[1] == common.look.budget.pcost
-    assert "512 cells" in found.note

@@ -1,4 +1,4 @@
-"""A choice rehearsed on simulated records: look, verdict, rest, and rivals beside it."""
+"""Rehearsal of a two-stage release on simulated records: look, decision and rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pages.parts.coarse import script as coarse_code
 from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import private, tasks, watch, work
 from pages.parts.release import results_view
-from pages.parts.shell import clicks, show
+from pages.parts.shell import clicks
 from pages.parts.shell.code import Script
 from pages.parts.shell.words import kept_for, plain, show_kept
 
@@ -65,7 +65,6 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
         return
     decision = views.look(rule, looked, key=f"coarse_rehearsed_{depth}")
     verdict = views.said(decision, common)
-    _rivals(common, content, settings, key=key, rows=rows, seed=seed, depth=depth)
     st.subheader("The rest")
     index = decision.choice if decision.choice is not None else 0
     if verdict == views.STOP:
@@ -97,31 +96,3 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     st.markdown(f"**{plain(f'Rehearsed answers of {option}: look and rest together')}**")
     records = results_view.simulated(found.plan.schema.to_json(), rows, seed)
     views.answers(found, key=f"coarse_done_{depth}", records=records)
-
-
-def _rivals(
-    common: CommonPlan, content: str, settings: Settings, *, key: str, rows: int, seed: int, depth: int
-) -> None:
-    job = f"{key}|rivals|{settings}"
-    with st.expander(
-        "What would other ways to choose have cost and decided?", key=f"coarse_rivals_{depth}", on_change="rerun"
-    ) as opened:
-        if not opened.open:
-            return
-        st.caption(
-            "A separate look takes its cost away from the analysis. Thresholds on a noisy number of records, as in a "
-            "census, are set where evenly spread records would just meet the rule. The exponential mechanism picks an "
-            "option at random, the better the likelier. What is right is judged by the exact simulated counts."
-        )
-        arguments = settings.arguments(common)
-        if work.find(job) is None:
-            st.session_state.setdefault("coarse_rehearsed", []).append(job)
-            watch.start(job, tasks.rivals, common.to_json(), content, arguments, rows, seed)
-        done = watch.job(job, label="Rivals")
-        if done is None:
-            return
-        found = done.result
-        st.markdown(f"**{plain(f'Right on these records: {found.right}')}**")
-        show.table(found.table, name=f"REHEARSAL_rivals_{depth}", alt="Cost and decision of other ways to choose")
-        if found.note:
-            st.caption(plain(found.note))

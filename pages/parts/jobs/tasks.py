@@ -12,15 +12,13 @@ from engine.analysis.compare import Comparison
 from engine.analysis.coverage import Coverage, coverage_check
 from engine.analysis.error_targets import MechanismBound, fit_targets
 from engine.analysis.what_if import Request
-from engine.common_mechanism import CommonPlan, NestedPlanRule, stepwise
-from engine.common_mechanism.baseline_rules import Compared, compare_rivals
+from engine.common_mechanism import CommonPlan, stepwise
 from engine.errors import OtherRecords
 from engine.ledger import Ledger
 from engine.mechanisms import label_of, load_plan, plan
 from engine.privacy import Budget
 from engine.publish import write_answers, write_package
 from engine.publish.output_path import new_file
-from engine.records import count_marginals
 from engine.release import Intake, load_measurement, measure
 from engine.release.ingest import check_records
 from engine.release.measure import compare_records, keep_rehearsal, kept_rehearsal
@@ -178,17 +176,6 @@ def rehearse_rest(common: str, looked: str, rows: int, seed: int, option: str, f
     found = stepwise.rehearse_finish(shared, kept_rehearsal(shared.look, looked), records, option=option)
     keep_rehearsal(found, file)
     return file
-
-
-def rivals(common: str, looked: str, rule: Mapping[str, Any], rows: int, seed: int, *, progress: Progress) -> Compared:
-    """What other ways to choose would have cost and decided on the same simulated records."""
-    shared = CommonPlan.from_json(common)
-    asked = NestedPlanRule(common=shared, **rule)
-    records = synthetic(shared.look.schema, rows, seed)
-    sets, rows = [g.attributes for g in asked.groups], shared.look.budget.rows_per_person
-    counts = count_marginals(records, shared.look.schema, sets, rows_per_person=rows)
-    progress(0.3, "Comparing")
-    return compare_rivals(asked, kept_rehearsal(shared.look, looked), counts)
 
 
 def look(

@@ -113,21 +113,6 @@ def test_a_rehearsal_that_stops_says_so() -> None:
     assert "The rule says to stop" in session.said()
 
 
-def test_rivals_are_shown_beside_a_rehearsal() -> None:
-    session = wait(opened().press("coarse_rehearse"))
-    session.set(coarse_rivals_0=True)
-    wait(session)
-    table = next(d.value for d in session.app.dataframe if "way to choose" in d.value)
-    assert list(table["way to choose"]) == [
-        "the shared look",
-        "a separate look, as exact",
-        "thresholds on a noisy total",
-        "exponential mechanism",
-    ]
-    assert table["costs extra (pcost)"].iloc[0] == 0
-    assert "Right on these records" in session.said()
-
-
 @pytest.mark.parametrize("kind", [choose.WAYS, choose.CENSUS])
 def test_the_python_of_the_page_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
     session = opened().set(coarse_kind=kind)

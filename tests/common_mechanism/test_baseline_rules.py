@@ -1,4 +1,4 @@
-"""Rivals of the common mechanism: looks of equal variances, thresholds and the exponential mechanism."""
+"""Baselines of the selection rule: separate looks, thresholds and the exponential mechanism."""
 
 import math
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.baseline_rules import exponential_probabilities, reserved_look
 from benchmarks.matrix_rules import threshold_rule
-from engine.common_mechanism.baseline_rules import exponential_probabilities, reserved_look
 from engine.common_mechanism.common_mechanism import CommonMechanism
 from engine.errors import PlanError
 from tests.common_mechanism.matrices import PAIRS
