@@ -397,6 +397,47 @@ def resume(ledger: Book, key: str) -> Steps:
     )
 
 
+def compare_records(
+    ledger: Book,
+    key: str,
+    data: Any,
+    *,
+    person: str | None = None,
+    count_column: str | None = None,
+    ignore: Collection[str] = (),
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Steps:
+    """Return the state of a look if ``data`` are the records of all its steps; spends nothing.
+
+    Raises
+    ------
+    OtherRecords
+        The look, or a later step, was measured on other records.
+    LedgerError, ResultLost, DataError
+        As for `resume` and `look`.
+    """
+    book, tell = _open_ledger(ledger), teller(progress)
+    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    steps = resume(book, key)
+    step_key, current = key, steps
+    while True:
+        common, finished = current.common, current.finished
+        counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
+        check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
+        # a last step without blocks has the key of its look
+        if finished is None or finished.key == step_key:
+            return steps
+        step_key = finished.key
+        chosen = common.names.index(current.choice.option) if current.choice is not None else 0
+        if not leads_on(common, chosen):
+            # a last step without blocks measures nothing, so it has no digest
+            if common.residuals[chosen].blocks:
+                check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
+            return steps
+        current = resume(book, step_key)
+
+
 def looks(ledger: Book, dataset: str) -> list[str]:
     """Return the keys of all looks at a dataset, oldest first."""
     rows = _open_ledger(ledger).rows()

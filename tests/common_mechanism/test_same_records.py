@@ -9,8 +9,8 @@ import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
-from engine.common_mechanism.stepwise import decide, finish, look, resume
-from engine.errors import DataError, ResultLost
+from engine.common_mechanism.stepwise import compare_records, decide, finish, look, resume
+from engine.errors import DataError, OtherRecords, ResultLost
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.plans.blocks import joint_pcost
@@ -141,3 +141,27 @@ def test_counted_tables_will_do_for_records(ledger):
     done = finish(ledger, key, counts)
     assert np.isfinite(done.values(0)).all()
     assert len(list(Path(f"{ledger.path}.results").glob("*.result"))) == 2
+
+
+def test_compare_records_with_other_records_raises(ledger):
+    key = looked(ledger)
+    assert compare_records(ledger, key, RECORDS.sample(frac=1.0, random_state=2)).look.key == key
+    with pytest.raises(OtherRecords, match="not the records"):
+        compare_records(ledger, key, CORRECTED)
+    finish(ledger, key, CORRECTED, on_changed="charge")
+    for records in (RECORDS, CORRECTED):
+        with pytest.raises(OtherRecords):
+            compare_records(ledger, key, records)
+    assert len(spent(ledger)) == 2
+
+
+def test_compare_records_of_chain_checks_every_step(ledger):
+    chain = nested_choices(*(made("marginal", ways) for ways in (1, 2, 3)), names=["1", "2", "3"])
+    key = look(chain, RECORDS, dataset="survey", ledger=ledger).key
+    decide(ledger, key, option=1, by="A. Reader")
+    closer = finish(ledger, key, RECORDS)
+    decide(ledger, closer.key, option=1, by="A. Reader")
+    assert compare_records(ledger, key, RECORDS).finished.key == closer.key
+    finish(ledger, closer.key, CORRECTED, on_changed="charge")
+    with pytest.raises(OtherRecords):
+        compare_records(ledger, key, RECORDS)

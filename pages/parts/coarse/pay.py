@@ -16,7 +16,7 @@ from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import stored
 from pages.parts.coarse.choose import Settings
 from pages.parts.jobs import tasks, watch, work
-from pages.parts.release import dataset_form, records_form
+from pages.parts.release import dataset_form, records_form, release_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks, show
 from pages.parts.shell.words import kept_for, plain, show_kept, trouble, words_of
@@ -48,7 +48,8 @@ def start_look(
     book: Ledger, common: CommonPlan, dataset: str, source: Source, attempt: int, settings: Settings
 ) -> None:
     """Start the look in a worker; pressed twice, or in two tabs, it is still one."""
-    job = stored.look_job(book, stepwise.look_key(common, dataset=dataset, attempt=attempt))
+    key = stepwise.look_key(common, dataset=dataset, attempt=attempt)
+    job = stored.look_job(book, key)
     if work.is_there(job):
         return
     with kept_for("coarse_look"):
@@ -56,6 +57,7 @@ def start_look(
         arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.look, *arguments, settings.arguments(common), spends=True, copies=copies)
         watch.mine(job)
+        st.session_state[release_form.RELEASED] = release_form.chosen_records(key, source)
     st.session_state.pop("coarse_confirmation", None)
 
 
@@ -69,6 +71,9 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         watch.start(job, tasks.finish, *arguments, spends=True, copies=copies)
         watch.mine(job)
+        # a step that may be charged alone can have other records than its look
+        if on_changed == "charge":
+            st.session_state.pop(release_form.RELEASED, None)
     st.session_state.pop("coarse_confirm_finish", None)
 
 

@@ -14,6 +14,8 @@ from engine.ledger.balance import DatasetStatus
 from pages.parts.coarse import choose, pay, script, stored, views
 from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
+from pages.parts.jobs import tasks
+from pages.parts.release import release_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks
 from pages.parts.shell.code import Script
@@ -52,17 +54,24 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
         return None
     book, status, source = paying
     keys = stored.attempts(book, common, status.dataset)
-    again = bool(keys) and st.checkbox("Look once more with new noise (spends again)", key=f"coarse_again_{len(keys)}")
+    again = bool(keys) and st.checkbox(tasks.LOOK_AGAIN, key=f"coarse_again_{len(keys)}")
     attempt = len(keys) + 1 if again or not keys else len(keys)
     if not keys or again:
         job = stored.look_job(book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt))
         pay.see(job, "Look")
         if not pay.running(job):
             pay.confirm_look(book, common, status, source, attempt, settings)
-    else:
+    elif pay.running(stored.look_job(book, keys[-1])) or same_look(book, keys[-1], source):
         steps(book, keys[-1], status, source, settings)
     return source.script + script.steps(
         dataset=status.dataset, ledger=book.path.name, attempt=attempt, columns=source.columns
+    )
+
+
+def same_look(book: Ledger, key: str, source: Source) -> bool:
+    """Whether a stored look may be shown for the chosen records: not if it, or a later step, has other records."""
+    return stored.stored(book, key) is not None and release_form.same_records(
+        book, key, source, compare=tasks.same_look, advice=tasks.OTHER_LOOK
     )
 
 

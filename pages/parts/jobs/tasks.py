@@ -32,6 +32,12 @@ OTHER_RECORDS = (
     f"To release these records, tick '{AGAIN}', or declare another dataset, with a budget of its own, and choose it."
 )
 
+LOOK_AGAIN = "Look once more with new noise (spends again)"
+OTHER_LOOK = (
+    f"To look at these records, tick '{LOOK_AGAIN}', or declare another dataset, with a budget of its own, "
+    "and choose it. The stored look is under 'Earlier looks'."
+)
+
 
 def make_plan(
     workload: str, budget: Mapping[str, float], mechanism: str, options: Mapping[str, Any], *, progress: Progress
@@ -132,6 +138,16 @@ def same_records(ledger: str, key: str, data: str, columns: Mapping[str, Any], *
     try:
         with opened(data) as records:
             compare_records(ledger, key, records, **columns, progress=progress)
+    except OtherRecords as error:
+        return error.fact
+    return ""
+
+
+def same_look(ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress) -> str:
+    """Return why a stored look has other records than these; empty if it has the same.  Spends nothing."""
+    try:
+        with opened(data) as records:
+            stepwise.compare_records(ledger, key, records, **columns, progress=progress)
     except OtherRecords as error:
         return error.fact
     return ""

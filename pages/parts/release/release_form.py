@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 
 import streamlit as st
 
@@ -47,13 +48,25 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
         arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
         watch.mine(job)
-        st.session_state[RELEASED] = (key, *source.identity, source.changed, str(source.columns))
+        st.session_state[RELEASED] = chosen_records(key, source)
     st.session_state.pop("confirmation", None)
 
 
-def same_records(book: Ledger, key: str, source: Source) -> bool:
-    """Whether a stored release may be shown for the records that are chosen: not if it was measured on other ones."""
-    chosen = (key, *source.identity, source.changed, str(source.columns))
+def chosen_records(key: str, source: Source) -> tuple[object, ...]:
+    """Return what identifies the chosen records, for the release or look under a key."""
+    return (key, *source.identity, source.changed, str(source.columns))
+
+
+def same_records(
+    book: Ledger,
+    key: str,
+    source: Source,
+    *,
+    compare: Callable[..., str] = tasks.same_records,
+    advice: str = f"{tasks.OTHER_RECORDS} The stored answers are under 'Paid releases'.",
+) -> bool:
+    """Whether a stored release or look may be shown for the chosen records: not if it was measured on other records."""
+    chosen = chosen_records(key, source)
     if source.missing or st.session_state.get(RELEASED) == chosen:
         return True
     # what differs is told to the session that asked, and to no other
@@ -62,12 +75,12 @@ def same_records(book: Ledger, key: str, source: Source) -> bool:
     if work.find(job) is None:
         with kept_for("same"):
             path, copies = source.to_file()
-            watch.start(job, tasks.same_records, str(book.path), key, path, source.columns, copies=copies)
+            watch.start(job, compare, str(book.path), key, path, source.columns, copies=copies)
     show_kept("same")
-    done = watch.job(job, label="Comparing the chosen records with the release")
+    done = watch.job(job, label="Comparing the chosen records with those that were measured")
     found = work.find(job)
     if done is not None and done.result:
-        trouble(f"{done.result} {tasks.OTHER_RECORDS} The stored answers are under 'Paid releases'.")
+        trouble(f"{done.result} {advice}")
     return found is None or not (found.running or found.result)
 
 

@@ -98,7 +98,7 @@ def test_look_decide_finish_once_each_however_often_it_is_asked(ledger: Ledger, 
     assert sum(spent(ledger)) == Decimal(repr(common.options[1].pcost))
     assert f"{spent(ledger)[0]:f} + {spent(ledger)[1]:f}" in session.said()
     stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
-    for one in (session, other, ready(ledger, records)):
+    for one in (session, other, wait(ready(ledger, records))):
         pd.testing.assert_frame_equal(shown(one, -1), answers(stored))
     assert len(kinds(ledger)) == 6
     session.set(coarse_again_1=True)
@@ -166,12 +166,27 @@ def test_records_that_do_not_fit_spend_nothing(ledger: Ledger, records: Path) ->
     wait(session.set(coarse_confirmation="office").press("coarse_look"))
     decided(session)
     records.unlink()
-    finished(session)
+    finished(wait(session.run(session.app)))
     assert "The rest:" in session.errors()
     assert len(spent(ledger)) == 1
     records.write_bytes(good)
-    finished(session)
+    finished(wait(session.run(session.app)))
     assert len(spent(ledger)) == 2
+
+
+def test_stored_look_with_other_records_is_not_shown(ledger: Ledger, records: Path) -> None:
+    looked(ledger, records)
+    for chosen, is_shown in ((records, True), (records.with_name("other.csv"), False)):
+        if not is_shown:
+            synthetic(SCHEMA, 3000, seed=4).to_csv(chosen, index=False)
+        session = wait(ready(ledger, chosen))
+        assert ("2-way: at least" in session.said()) == is_shown
+        assert ("not the records" in session.errors()) != is_shown
+    assert "'Earlier looks'" in session.errors()
+    assert "coarse_record" not in str([b.key for b in session.app.button])
+    session.set(coarse_step=EARLIER)
+    assert "2-way: at least" in session.said()
+    assert len(spent(ledger)) == 1
 
 
 def test_a_lost_look_and_a_lost_rest_are_told(ledger: Ledger, records: Path) -> None:
