@@ -2,13 +2,12 @@
 
 from engine.postprocess.published_tables import publish
 from engine.postprocess.uncertainty import QualityRule, uncertainty
-from engine.postprocess.utility_checks import AcceptanceRule, acceptance, acceptance_on_records
+from engine.postprocess.utility_checks import AcceptanceRule, acceptance
 
 __all__ = [
     "AcceptanceRule",
     "QualityRule",
     "acceptance",
-    "acceptance_on_records",
     "publish",
     "uncertainty",
 ]

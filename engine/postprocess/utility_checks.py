@@ -1,14 +1,9 @@
-"""Acceptance checks of published tables and synthetic records.
-
-Criteria on released numbers cost no privacy.  Criteria on anything that was not published, such as
-tables on more attributes, need the private records: they are evaluated with a separate release,
-which the ledger charges.
-"""
+"""Acceptance checks of synthetic records against published tables and unbiased answers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +11,9 @@ from engine._arrays import Array, Index
 from engine._format import set_name
 from engine._validation import positive
 from engine.errors import PlanError
-from engine.plans import Plan
 from engine.postprocess.synthetic_records import table_of
 from engine.postprocess.uncertainty import QualityRule, Uncertainty
-from engine.release import Measurement, apply_group, measure
+from engine.release import apply_group
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +56,7 @@ class AcceptanceRule:
         positive("contradiction", self.contradiction, error=PlanError)
 
 
-def acceptance(
-    found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None, *, judge: Measurement | None = None
-) -> pd.DataFrame:
+def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
     """Check synthetic records against the published tables.
 
     Parameters
@@ -72,8 +64,6 @@ def acceptance(
     records : cell codes, one column per attribute, as from `Published.records`; counts are scaled
         to the total of the tables.
     rule : thresholds.
-    judge : another release of the same private records; its rows follow, see
-        `acceptance_by_release`.
 
     Returns
     -------
@@ -82,8 +72,6 @@ def acceptance(
 
     Guarantee: reads only released numbers and synthetic records, so that it costs no privacy:
     ``cost`` is 0.
-
-    Raises: PlanError if the records lack an attribute of ``judge``.
     """
     import pandas as pd
 
@@ -101,94 +89,7 @@ def acceptance(
             value, where = float(criteria[name].sum()) / sum(group.count for group in groups), ""
         met = value >= limit if name == "inside" else value <= limit
         rows.append({"criterion": words, "limit": limit, "found": value, "worst": where, "met": met, "cost": 0.0})
-    free = pd.DataFrame(rows)
-    if judge is None:
-        return free
-    judged = acceptance_by_release(records, judge, total=published.total, rule=rule)
-    return pd.concat([free, judged], ignore_index=True)
-
-
-def acceptance_on_records(
-    records: pd.DataFrame,
-    plan: Plan,
-    data: Any,
-    *,
-    total: float | None = None,
-    rule: AcceptanceRule | None = None,
-    **release: Any,
-) -> pd.DataFrame:
-    """Check synthetic records against private records, by a separate release.
-
-    Parameters
-    ----------
-    records : cell codes of synthetic records, one column per attribute, as from
-        `Published.records`.
-    plan : plan of the release; it costs `Plan.pcost`.
-    data, **release : the private records, with ``dataset``, ``ledger`` and further arguments of
-        `measure`.
-    total : number of records to which synthetic counts are scaled, such as `Published.total`; by
-        default not scaled.
-    rule : thresholds.
-
-    Returns
-    -------
-    One row per group, with the columns of `acceptance`; the first row has the cost
-    of all rows, in pcost.
-
-    Guarantee: that of `measure`: budget is charged before noise is drawn, and a key is charged
-    once.  All results are computed from the released numbers, so that the same plan checks other
-    synthetic records without further cost.
-
-    Raises
-    ------
-    PlanError : synthetic records lack an attribute of the plan; nothing was spent.
-    BudgetExceeded, LedgerError, DataError : see `measure`.
-
-    >>> from engine import Attribute, Budget, plan, Schema, Workload
-    >>> workload = Workload(Schema([Attribute.of_size("a", 2)])).add(("a",))
-    >>> import pandas as pd
-    >>> true, simulated = pd.DataFrame({"a": [0] * 60 + [1] * 40}), pd.DataFrame({"a": [0] * 100})
-    >>> small_plan = plan(workload, Budget(pcost=1.0))
-    >>> checks = acceptance_on_records(simulated, small_plan, true, rehearsal=True)
-    >>> bool(checks["met"].all()), checks["cost"].tolist()
-    (False, [0.0])
-    """
-    _check_attributes(records, plan)
-    return acceptance_by_release(records, measure(plan, data, **release), total=total, rule=rule)
-
-
-def acceptance_by_release(
-    records: pd.DataFrame, found: Measurement, *, total: float | None = None, rule: AcceptanceRule | None = None
-) -> pd.DataFrame:
-    """Check synthetic records against an existing release; see `acceptance_on_records`.
-
-    Guarantee: reads only released numbers and synthetic records, so that it costs nothing in
-    addition to the release, whose pcost is in the column ``cost``.
-
-    Raises: PlanError if synthetic records lack an attribute of the release.
-    """
-    import pandas as pd
-
-    _check_attributes(records, found.plan)
-    thresholds, scale = rule or AcceptanceRule(), 1.0 if total is None or not len(records) else total / len(records)
-    rows = []
-    for number, group in enumerate(found.plan.workload.groups):
-        sizes, axes = found.plan.schema.sizes(group.attributes), tuple(range(len(group.attributes)))
-        table = np.asarray(scale * table_of(records[list(group.attributes)].to_numpy(), axes, sizes), float)
-        value = _contradiction(apply_group(group, table, 0, group.count), found.answers(number))
-        met, cost = value <= thresholds.contradiction, 0.0 if found.rehearsal or number else found.plan.pcost
-        row = {"criterion": WORDS["contradiction"], "limit": thresholds.contradiction, "found": value}
-        rows.append(row | {"worst": set_name(group.attributes), "met": met, "cost": cost})
     return pd.DataFrame(rows)
-
-
-def _check_attributes(records: pd.DataFrame, plan: Plan) -> None:
-    required = {name for group in plan.workload.groups for name in group.attributes}
-    if missing := sorted(required - set(map(str, records.columns))):
-        raise PlanError(
-            f"The simulated records have no column {set_name(missing)}. They have the attributes of the published "
-            "tables: ask about those."
-        )
 
 
 def _contradiction(counts: Array, answers: pd.DataFrame) -> float:

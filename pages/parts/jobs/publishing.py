@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_data.make_synthetic import synthetic
-from engine.errors import LimitExceeded, PlanError
+from engine.errors import LimitExceeded
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
@@ -29,7 +29,7 @@ def publish_tables(
     source: Mapping[str, str],
     fit: str,
     whole: bool,
-    records: tuple[bool, int | None, str],
+    records: tuple[bool, int | None],
     rule: Mapping[str, float],
     files: Mapping[str, str],
     reached: str | None = None,
@@ -38,9 +38,9 @@ def publish_tables(
 ) -> dict[str, Any]:
     """Publish tables with their errors, write the files, and return what a page shows of them.
 
-    `source` is a ledger and a key, or the plan and the file of a rehearsal; `records` says whether to draw some,
-    how many unless as many as the tables sum to, and the key of a release that judges them, too.  The folder `reached`
-    has what was done before it was stopped, and goes when all is done.
+    `source` is a ledger and a key, or the plan and the file of a rehearsal.  `records` contains whether to draw
+    synthetic records, and their number; without a number it is the total of the tables.  The folder `reached` holds
+    the checkpoint of an interrupted call and is removed at the end.
     """
     found, asked = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
@@ -51,24 +51,18 @@ def publish_tables(
     write_published(errors, places["parquet"], rule=asked, progress=_part(progress, 0.7, 0.75))
     write_published(errors, places["csv"], format="csv", rule=asked, progress=_part(progress, 0.75, 0.8))
     out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files)}
-    out |= {"no judge": "", "too large": {}}
+    out["too large"] = {}
     out["bias"] = [errors.bias(group.attributes) for group in found.plan.workload.groups]
     for kind, write, done in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
         try:
             write(errors, places[kind], rule=asked, progress=_part(progress, done, done + 0.02))
         except LimitExceeded as error:
             out["too large"][kind] = str(error)
-    simulate, people, judge = records
+    simulate, people = records
     if simulate:
         drawn = made.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)
         write_records(found, drawn, places["records"])
         out["acceptance"] = acceptance(errors, drawn)
-        if judge:
-            other = load_measurement(Ledger(source["ledger"]), judge)
-            try:
-                out["acceptance"] = acceptance(errors, drawn, judge=other)
-            except PlanError as error:
-                out["no judge"] = str(error)
     for place in places.values():
         if place.exists():
             place.chmod(0o600)  # written anew, with the rights that a file gets which is handed out

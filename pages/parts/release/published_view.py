@@ -8,14 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from engine import _format as texts
 from engine import figures
 from engine.errors import EngineError
-from engine.ledger import Ledger
 from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.publish.export_tables import read_published
 from engine.release import Measurement
-from engine.release.measure import releases
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view
 from pages.parts.shell import clicks, show
@@ -32,11 +29,6 @@ FITTED = {
     "shrunk": "drawn towards what smaller tables say, as far as noise may have moved them",
     "nonnegative": "changed only as far as cells are below zero",
 }
-JUDGED = (
-    "What was not published, such as tables of more attributes, only the true records can tell. Plan a small workload "
-    "that asks for it and release it here: its cost is shown before, taken from the dataset's budget, and booked in "
-    "the ledger. Its answers can then judge simulated records."
-)
 FILES = {"parquet": ".parquet", "csv": ".csv", "zip": ".zip", "xlsx": ".xlsx", "records": ".csv"}
 ABOUT = (
     "Unbiased answers have exact errors and are the ones to add up and to test, but some are below zero and tables "
@@ -98,30 +90,13 @@ def _form(found: Measurement, source: Mapping[str, str], *, key: str) -> tuple[s
         key=f"{key}_size",
         disabled=not simulate,
     )
-    judge = _judge(found, source, key=key) if simulate and "ledger" in source else ""
     scale = scale_form.known()
     rule = {"least_count": least}
     if scale is not None:
         rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
     records = None if size is None else int(size)
-    job = f"publish|{sorted(source.items())}|{fit}|{whole}|{simulate}|{records}|{judge}|{sorted(rule.items())}"
-    return job, (dict(source), fit, whole, (simulate, records, judge), rule)
-
-
-def _judge(found: Measurement, source: Mapping[str, str], *, key: str) -> str:
-    """The key of another release of the dataset, whose answers judge simulated records, too."""
-    made = releases(Ledger(source["ledger"]), found.dataset)
-    others = {release.key: release for release in made if release.key != source["key"]}
-    if not others:
-        st.caption(JUDGED)
-        return ""
-    return st.selectbox(
-        "Another release that judges them",
-        ["", *others],
-        format_func=lambda k: f"{others[k].utc[:16]}: {texts.cost(others[k].pcost)} pcost" if k else "None",
-        key=f"{key}_judge",
-        help=JUDGED,
-    )
+    job = f"publish|{sorted(source.items())}|{fit}|{whole}|{simulate}|{records}|{sorted(rule.items())}"
+    return job, (dict(source), fit, whole, (simulate, records), rule)
 
 
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
@@ -173,15 +148,12 @@ def _records(made: Mapping[str, Any], *, key: str) -> None:
     st.markdown("**Simulated records**")
     st.caption(
         "No row stands for a person, and what larger tables than those published would say of them is a guess. The "
-        "criteria read released numbers alone, so that looking at them costs nothing; what a release that "
-        "judges them has cost was booked when it was made."
+        "criteria read released numbers only, so that they cost no budget."
     )
     if found["met"].all():
         st.success("The records meet every criterion.", icon="✅")
     else:
         st.warning("The records miss a criterion: hand them out with care, or not at all.", icon="⚠️")
-    if made["no judge"]:
-        st.warning(plain(in_labels(made["no judge"])))
     show.table(found, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
 
 
@@ -212,7 +184,7 @@ def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None
 
 def _script(arguments: tuple[Any, ...]) -> str:
     """The same in Python."""
-    _, fit, whole, (simulate, records, judge), rule = arguments
+    _, fit, whole, (simulate, records), rule = arguments
     lines = [
         "from engine.postprocess import QualityRule, acceptance",
         "from engine.publish import write_published, write_records, write_tables, write_workbook",
@@ -228,7 +200,6 @@ def _script(arguments: tuple[Any, ...]) -> str:
         lines += [
             f"records = published.records({records or ''})",
             'write_records(measurement, records, "simulated_records.csv")',
-            f"judge = load_measurement(ledger, {judge!r})" if judge else "judge = None",
-            "print(acceptance(errors, records, judge=judge))",
+            "print(acceptance(errors, records))",
         ]
     return "\n".join(lines)

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-import demo_data
-import engine
-from engine.ledger import Ledger
-from engine.privacy import Budget
-from engine.release import measure
-from engine.workload import Schema, Workload
-from pages.parts.jobs import publishing, tasks
+from pages.parts.jobs import tasks
 from pages.parts.release import download_view
-from pages.parts.release.published_view import FILES
-from tests.app.release.given import SURVEY, releasing, shown
+from tests.app.release.given import shown
 from tests.app.session import Session, wait, with_plan
 
 
@@ -55,7 +46,7 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
     np.testing.assert_array_equal(sides["answer"], table["answer"])
     assert (sides["published"].dropna() >= 0).all()
     assert any("criterion" in frame.value for frame in session.app.dataframe)
-    assert "criteria read released numbers alone" in session.said()
+    assert "cost no budget" in session.said()
     files = {b.label for b in session.app.get("download_button") if not b.disabled}
     assert files >= {"Tables (zip)", "Workbook (xlsx)", "Published as CSV", "Published as Parquet", "Simulated records"}
     assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
@@ -67,29 +58,3 @@ def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.Monk
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)
     assert "Nothing rehearsed yet" in session.said()
-
-
-def test_another_release_judges_simulated_records(ledger: Ledger, tmp_path: Path) -> None:
-    schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
-    names, budget = schema.names[:3], Budget(pcost=0.4)
-    asked = Workload(schema).add(names[:2]), Workload(schema).add(names[:2][::-1]), Workload(schema).add(names)
-    given = {"dataset": "survey", "ledger": ledger, "on_refused": "drop"}
-    first, near, far = (measure(engine.plan(one, budget), SURVEY, **given) for one in asked)
-    made = {}
-    for other in (near, far):
-        files = {kind: str(tmp_path / kind) for kind in FILES}
-        source = {"ledger": str(ledger.path), "key": first.key}
-        made[other.key] = publishing.publish_tables(
-            source, "shrunk", True, (True, None, other.key), {}, files, progress=lambda *_: True
-        )
-    judged = made[near.key]["acceptance"]
-    assert list(judged["cost"]) == [0.0, 0.0, 0.0, near.plan.pcost]
-    assert not made[near.key]["no judge"]
-    assert len(made[far.key]["acceptance"]) == 3
-    assert f"no column {names[2]}" in made[far.key]["no judge"]
-    session = releasing(ledger.path, "3. Paid releases")
-    key = f"paid_{max(int(row.seq) for row in ledger.rows() if row.kind == 'spend')}"
-    session.set(**{f"{key}_view": "Tables to publish", f"{key}_simulate": True})
-    (choice,) = (box for box in session.app.selectbox if box.key == f"{key}_judge")
-    assert len(choice.options) == 3
-    assert "pcost" in choice.options[1]

@@ -29,7 +29,7 @@ def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[s
             told.append(text)
             return len(told) < most
 
-        given = source, "shrunk", True, (True, None, ""), {"least_count": 5.0}, files, str(reached)
+        given = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(reached)
         return publishing.publish_tables(*given, progress=heard)
 
     for most in (8, 20):
