@@ -51,6 +51,15 @@ def searches_begin_cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
+@pytest.fixture
+def in_process_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read Excel, Stata, SPSS and SAS files without a subprocess per read."""
+    from engine.records import subprocess_readers
+    from tests.in_process_readers import messages
+
+    monkeypatch.setattr(subprocess_readers, "heard", messages)
+
+
 def plant(place: str) -> None:
     """Let noise be drawn from bits that only depend on this test: none may pass by good luck or fail by bad luck."""
     if not place.startswith("tests/"):

@@ -9,6 +9,7 @@ import pytest
 from tests.cases.__main__ import main
 from tests.cases.samples import write_samples
 
+pytestmark = pytest.mark.usefixtures("in_process_readers")
 GOLDEN = Path(__file__).with_name("samples.table.txt")
 
 

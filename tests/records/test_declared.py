@@ -24,6 +24,7 @@ from engine.records.stored_dates import clock_of
 from engine.release.schema_report import records_fit
 from engine.workload import Attribute, Schema
 
+pytestmark = pytest.mark.usefixtures("in_process_readers")
 UTC, BERLIN = datetime.UTC, datetime.timezone(datetime.timedelta(hours=1))
 
 

@@ -23,6 +23,7 @@ from engine.records.subprocess_readers import SheetFile, draft_schema
 from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute
 
+pytestmark = pytest.mark.usefixtures("in_process_readers")
 BIG = 2**53
 
 

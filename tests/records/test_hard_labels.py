@@ -27,6 +27,7 @@ from engine.release import measure
 from engine.release.public_draft import draft_of_public
 from engine.workload import Workload
 
+pytestmark = pytest.mark.usefixtures("in_process_readers")
 LABELS = [
     "01", "007", "0", "-0", "+1", "1.0", "1.50", "1e5", "1E-3", "0x1F", "9007199254740993", "99999999999999999999",
     "NA", "N/A", "nan", "NaN", "null", "None", ".", "-", "?", "missing", "TRUE", "False", "true", "inf", "-inf",

@@ -28,6 +28,7 @@ from engine.release.ingest import counted_for
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent
 
+pytestmark = pytest.mark.usefixtures("in_process_readers")
 SCHEMA = Schema([Attribute.of_size("a", 4)])
 PEOPLE = list(range(1, 41))
 INTEGERS = [kind() for kind in (pa.int8, pa.int16, pa.int32, pa.int64, pa.uint8, pa.uint16, pa.uint32, pa.uint64)]

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
-import os
-import signal
-import socket
 import struct
-import subprocess
-import sys
 import zipfile
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,84 +16,10 @@ import pytest
 
 from engine.errors import DataError, EngineError, SchemaError
 from engine.records import count_marginals
-from engine.records import subprocess_readers as asking
 from engine.records.subprocess_readers import draft_schema
 from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema
 from tests.records.mixed import SCHEMA, SETS
-
-# what a program of its own has loaded already when it becomes, again and again, the process that reads a file
-READY = """
-import json, os, runpy, socket, sys
-import pandas, pyreadstat  # the one needs the other when it reads
-with socket.socket(fileno=int(sys.argv[1])) as asked:
-    while (found := socket.recv_fds(asked, 2**16, 1))[0]:
-        command = json.loads(found[0])
-        if isinstance(command, int):
-            asked.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(command, 0)[1]))
-        elif child := os.fork():
-            os.close(found[1][0])
-            asked.send(b"%d" % child)
-        else:
-            asked.close()
-            os.dup2(found[1][0], 1)
-            os.close(found[1][0])
-            sys.argv = command
-            code = 0
-            try:
-                runpy.run_path(command[0], run_name="__main__")
-            except SystemExit as ended:
-                code = ended.code
-            os._exit(code)  # what was said is flushed
-"""
-
-
-class Copied:
-    """The part of `subprocess.Popen` that is used, for a process that need not load its libraries anew."""
-
-    asked: socket.socket
-
-    def __init__(self, command: list[str], **_: Any) -> None:
-        held, given = os.pipe()
-        socket.send_fds(self.asked, [json.dumps(command[2:]).encode()], [given])
-        os.close(given)
-        self.pid, self.code, self.stdout = int(self.asked.recv(99)), None, os.fdopen(held, "rb")
-
-    def __enter__(self) -> Copied:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.stdout.close()
-        self.wait()
-
-    def wait(self) -> int:
-        if self.code is None:
-            self.asked.send(b"%d" % self.pid)
-            self.code = int(self.asked.recv(99))
-        return self.code
-
-    def kill(self) -> None:
-        if self.code is None:  # it is not gone before it was waited for
-            os.kill(self.pid, signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def ready() -> Iterator[None]:
-    here, there = socket.socketpair()
-    silent = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    command = [sys.executable, "-I", "-c", READY, str(there.fileno())]
-    with subprocess.Popen(command, pass_fds=[there.fileno()], **silent), here:
-        there.close()
-        Copied.asked = here
-        yield
-        here.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.fixture
-def copies(ready: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file has a process of its own, as always, but a copied one: that a new one starts is shown elsewhere."""
-    monkeypatch.setattr(asking, "subprocess", SimpleNamespace(**(vars(subprocess) | {"Popen": Copied})))
-
 
 LABELS = {"sex": {1: "woman", 2: "man", 8: "no answer", 9: "refused"}, "work": {1.0: "paid", 2.0: "none"}}
 SURVEY = pd.DataFrame(
@@ -109,7 +27,7 @@ SURVEY = pd.DataFrame(
 )
 
 
-@pytest.mark.usefixtures("copies")
+@pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta"])
 def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) -> None:
     place, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
@@ -142,7 +60,7 @@ def test_numbers_whose_missing_codes_alone_have_labels_are_asked_about(tmp_path:
     assert count_marginals(place, schema, [("sex",)], ignore=["people"]).records == 2
 
 
-@pytest.mark.usefixtures("copies")
+@pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
     place = tmp_path / f"x.{form}"
@@ -169,7 +87,7 @@ def test_a_damaged_file_ends_its_reader_alone(tmp_path: Path) -> None:
             read(place)
 
 
-@pytest.mark.usefixtures("copies")
+@pytest.mark.usefixtures("in_process_readers")
 def test_public_columns_of_which_some_values_have_labels_have_a_cell_for_each(tmp_path: Path) -> None:
     place, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
     pyreadstat.write_sav(rows, place, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
@@ -257,7 +175,7 @@ def written(path: Path) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("copies")
+@pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", [".sas7bdat", ".xpt", ".por", ".zsav", ".xls", ".ods"])
 def test_files_of_other_programs_hold_the_same_records(tmp_path: Path, form: str) -> None:
     schema = Schema(

@@ -1,0 +1,40 @@
+"""Excel, Stata, SPSS and SAS files read in this process, for tests of the values that are read.
+
+The subprocess costs 0.25 CPU seconds per read; `tests/records/apart` tests it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import DataError
+from engine.records import subprocess_worker
+
+
+def messages(path: Path, library: str, kind: str, too_large: str, **arguments: Any) -> Generator[Any]:
+    """Yield the messages that the worker process sends about a file."""
+    sent: list[Any] = []
+
+    def send(value: Any, *payloads: bytes) -> None:
+        decoded = json.loads(json.dumps(value, default=str))
+        sent.append((decoded, list(payloads)) if payloads else decoded)
+
+    is_readable = True
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess_worker, "_send", send)
+        try:
+            if kind == subprocess_worker.SHEET:
+                subprocess_worker._sheet(str(path), **arguments)
+            else:
+                subprocess_worker._labelled(str(path), kind, **arguments)
+        except Exception:
+            is_readable = False
+    yield from sent
+    # outside the handler: the error of the parser may contain values
+    if not is_readable:
+        raise DataError(f"the file {path.name!r} cannot be read")
