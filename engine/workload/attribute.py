@@ -142,6 +142,8 @@ class Attribute:
 
         Parameters
         ----------
+        integer : all values are integers. The last edge may then be repeated: edges 98, 99, 99 end
+            with the bins [98, 99) and [99, 99].
         missing_values : texts that denote a missing value. A text that is a number, such as "-9",
             denotes that number in every spelling and number type.
         decimal : decimal sign of texts, "." or ","; None is ".".
@@ -289,7 +291,9 @@ class Attribute:
             raise SchemaError(f"{who} has {len(edges)} edge(s); give at least two, n + 1 edges make n bins")
         if set(map(type, edges)) != {float} or not all(map(math.isfinite, edges)):
             raise SchemaError(f"{who} has an edge that is not a finite number; replace it")
-        if not all(map(operator.lt, edges, edges[1:])):
+        # a last bin of one integer, [99, 99], is closed, so it is not empty
+        checked = edges[:-1] if self.integer and edges[-2] == edges[-1] else edges
+        if not all(map(operator.lt, checked, checked[1:])):
             i = next(i for i, pair in enumerate(pairwise(edges), 1) if not operator.lt(*pair))
             raise SchemaError(f"{who} has edges that do not increase at position {i}; sort them, drop repeats")
         if self.missing is not None:

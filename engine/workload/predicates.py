@@ -248,7 +248,7 @@ class _Evaluator:
         low, high = edges[:-1], edges[1:]
         # the largest float below 0 is subnormal
         with np.errstate(under="ignore"):
-            before = high - 1 if a.integer else np.nextafter(high, low)
+            before = np.maximum(low, high - 1) if a.integer else np.nextafter(high, low)
         end = np.where(np.arange(a.size) == a.size - 1, high, before)
         middle = np.where((low < constant) & (constant < high), constant, low / 2 + high / 2)
         if a.integer:

@@ -82,15 +82,18 @@ def spanned(name: str, low: int, high: int, *, integer: bool = True) -> Attribut
     """Return a numeric attribute for an integer range.
 
     It has one cell per integer, or 50 bins of equal width if there are more than 200 integers. With
-    ``integer`` the values are declared to be integers, if floats represent them exactly.
+    ``integer`` the values are declared to be integers, if floats represent them exactly, and the last
+    bin ends at ``high``, so that ``high + 1`` is outside the domain.
 
     >>> spanned("age", 0, 99).size, spanned("income", 0, 99_999).size
     (100, 50)
+    >>> spanned("age", 0, 99).edges[-3:]
+    (98.0, 99.0, 99.0)
     """
     step = 1 if high - low < _MAX_INTEGER_CELLS else -(-(high + 1 - low) // _INTEGER_BINS)
-    edges = [float(edge) for edge in range(low, high + 1 + step, step)]
-    exact = max(map(abs, edges)) <= MAX_INTEGER
-    return Attribute.numeric(name, edges, integer=integer and exact)
+    if integer and max(-low, high) <= MAX_INTEGER:
+        return Attribute.numeric(name, [*range(low, high + 1, step), high], integer=True)
+    return Attribute.numeric(name, [float(edge) for edge in range(low, high + 1 + step, step)])
 
 
 def decimal_bins(name: str, low: float, high: float) -> Attribute:

@@ -17,6 +17,7 @@ from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema
 from engine.workload.predicates import evaluate
 from engine.workload.schema_draft import draft_from_dictionary
+from engine.workload.sql import workload_from_sql
 
 INCOME = Attribute.numeric("income", [0, 30_000, 60_000], integer=True)
 CLIPPED = Attribute.numeric("income", [0, 30_000, 60_000], integer=True, clip=True, missing=0)
@@ -100,9 +101,10 @@ def test_predicate_follows_declared_whole_numbers(text: str, row: list[int] | No
         assert evaluate(text, [INCOME]).tolist() == row
 
 
+@pytest.mark.parametrize("edges", [[-2, 0, 1, 4], [-2, 3, 4, 4], [-2, 0, 4, 4]])
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "==", "!="])
-def test_predicate_on_whole_numbers_is_exact_or_refused(sign: str) -> None:
-    attribute = Attribute.numeric("x", [-2, 0, 1, 4], integer=True)
+def test_predicate_on_whole_numbers_is_exact_or_refused(sign: str, edges: list[float]) -> None:
+    attribute = Attribute.numeric("x", edges, integer=True)
     values = np.arange(-2, 5)
     cells = Encoder(attribute=attribute).objects(values.tolist())
     for constant in (-3, -2.5, -2, -1, -0.5, 0, 0.5, 1, 2, 3, 3.5, 4, 5):
@@ -123,6 +125,32 @@ def test_drafts_of_whole_numbers_declare_them() -> None:
     cents = pd.DataFrame({"n": [0.5, *range(1, 4000, 7)]})
     assert draft_of_public(whole).schema["n"].integer
     assert not draft_of_public(cents).schema["n"].integer
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 99), (18, 99), (-3, 4), (0, 200), (0, 99_999), (1, 1_000_000)])
+def test_drafted_integer_range_excludes_next_integer(low: int, high: int) -> None:
+    schema = draft_from_dictionary(f"name,values\nx,{low} to {high}\n").schema
+    attribute = schema["x"]
+    cells = Encoder(attribute=attribute).array(pa.array([low - 1, low, high, high + 1]))
+    assert cells.tolist() == [OUTSIDE, 0, attribute.size - 1, OUTSIDE]
+    assert attribute.label(attribute.size - 1).endswith(f"{high}]")
+    everything = np.ones(attribute.size)
+    for condition in (f"x <= {high}", f"x < {high + 1}", f"x >= {low}"):
+        assert evaluate(condition, [attribute]).tolist() == everything.tolist()
+        assert len(workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {condition}")) == 1
+    assert Schema.from_csv(schema.to_csv()) == Schema.from_json(schema.to_json()) == schema
+
+
+def test_drafted_public_integers_exclude_next_integer() -> None:
+    attribute = draft_of_public(pd.DataFrame({"n": range(100)})).schema["n"]
+    assert Encoder(attribute=attribute).objects([99, 100]).tolist() == [99, OUTSIDE]
+
+
+def test_repeated_last_edge_needs_whole_numbers() -> None:
+    assert Attribute.numeric("x", [0, 1, 1], integer=True).size == 2
+    for edges, integer in (([0, 1, 1], False), ([0, 0, 1], True), ([0, 1, 1, 1], True), ([0, 2, 1], True)):
+        with pytest.raises(SchemaError, match="increase"):
+            Attribute.numeric("x", edges, integer=integer)
 
 
 def test_coarser_attribute_keeps_whole_numbers() -> None:
