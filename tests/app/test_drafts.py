@@ -70,7 +70,7 @@ def test_the_labels_of_a_file_make_a_schema_and_its_records_none(tmp_path: Path)
 
 def test_a_public_table_makes_a_schema_once_somebody_says_that_it_is_public() -> None:
     session = Session()
-    assert session.app.file_uploader(key="public_file").disabled
+    assert session.app.file_uploader(key="public_file_disabled").disabled
     session.set(draft_is_public=True)
     rows = b"region,age,income\nNorth,31,10.5\nSouth,4,70000\nNorth,17,123\n"
     session.run(session.app.file_uploader(key="public_file").upload("sample.csv", rows, "text/csv"))
@@ -195,6 +195,18 @@ def test_removed_file_keeps_draft_of_other_file() -> None:
     remove(session, "schema_file")
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema.names == ("region",)
+
+
+def test_unticked_public_table_leaves_no_draft() -> None:
+    session = Session().set(draft_is_public=True)
+    session.run(session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv"))
+    assert any(b.key == "use_draft" for b in session.app.button)
+    session.set(draft_is_public=False)
+    assert not any(b.key == "use_draft" for b in session.app.button)
+    assert "drafted_schema" not in session.app.session_state["only_here"]
+    session.set(draft_is_public=True)
+    assert not any(b.key == "use_draft" for b in session.app.button)
+    assert session.app.file_uploader(key="public_file").value is None
 
 
 def test_demo_schema_leaves_no_draft() -> None:

@@ -132,11 +132,17 @@ def other_files() -> None:
             args=("labelled_file", draft_schema),
             max_upload_size=LARGEST,
         )
-        public = st.checkbox("Anybody may have the table that I give below: it is published", key="draft_is_public")
+        public = st.checkbox(
+            "Anybody may have the table that I give below: it is published",
+            key="draft_is_public",
+            on_change=remove,
+            args=("public_file",),
+        )
         st.file_uploader(
             "Public table: its values are read",
             type=sorted(RECORD_ENDINGS),
-            key="public_file",
+            # the other key removes a file that was given before the box was unticked
+            key="public_file" if public else "public_file_disabled",
             on_change=_take,
             args=("public_file", _draft_public),
             max_upload_size=LARGEST,
