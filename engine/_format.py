@@ -22,6 +22,7 @@ MAX_HEADER = 2**16  # characters in which the header of a CSV text ends
 SEPARATOR_LINE = re.compile('\ufeff?"?sep=([^"\\r\\n])"?(?:\\r\\n|\\r|\\n)', re.IGNORECASE)
 # arguments that messages also name without "="
 BARE_ARGUMENTS = (
+    "SheetFile",
     "count_column",
     "doubtful_cv",
     "max_records",

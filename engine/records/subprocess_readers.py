@@ -406,7 +406,7 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         The sheet has more than `MOST_TEXT` characters.
     """
     lines, characters, width = list[list[str]](), 0, 0
-    for row in _rows(path, sheet):
+    for row in _rows(path, sheet, "save the one to be read as a separate file"):
         cells = list(map(_cell_text, row))
         filled = max((place for place, cell in enumerate(cells, 1) if cell), default=0)
         characters += sum(map(len, cells[:filled]))
@@ -438,7 +438,9 @@ def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
     return heard(path, "python_calamine", SHEET, LARGE_SHEET_ADVICE, sheet=sheet)
 
 
-def _rows(path: Path, sheet: str | None) -> Iterator[list[Any]]:
+def _rows(
+    path: Path, sheet: str | None, advice: str = "choose one by SheetFile, or save it separately"
+) -> Iterator[list[Any]]:
     what, messages = f"the file {shown(path.name)}", _sheet_messages(path, sheet)
     with closing(messages):
         chosen, names = next(messages)
@@ -448,7 +450,7 @@ def _rows(path: Path, sheet: str | None) -> Iterator[list[Any]]:
             listed = ", ".join(map(shown, chosen[:MAX_LISTED_SHEETS])) + (
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
-            raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; give the name of one, or save it separately")
+            raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")
         if merged := next(messages):  # merged cells are empty except for the first
             raise DataError(f"{what} has merged cells in its {merged}; unmerge them and write every name and value out")
         for rows in messages:

@@ -184,7 +184,8 @@ def test_removed_file_leaves_no_error_or_sheets() -> None:
         for name in ("a", "b"):
             pd.DataFrame({"x": [1]}).to_excel(book, sheet_name=name, index=False)
     give(session, "x.xlsx", file.getvalue())
-    assert any(box.key == "draft_sheet_name" for box in session.app.selectbox)
+    (box,) = (box for box in session.app.selectbox if box.key == "draft_sheet_name")
+    assert f"by “{box.label}”" in session.errors()
     remove(session, "schema_file")
     assert not any(box.key == "draft_sheet_name" for box in session.app.selectbox)
 

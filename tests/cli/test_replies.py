@@ -169,7 +169,7 @@ def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Said) -> N
     count = ["count", "--plan", "plan.json", "--data", "people.xlsx", "--sheet", "2023", "--out", "a.counts"]
     assert asked(capsys, *count)["rows_in"] == 100
     for arguments, word in (
-        (["--data", "people.xlsx"], "2 sheets"),
+        (["--data", "people.xlsx"], "by --sheet"),
         (["--data", "people.xlsx", "--sheet", "2022"], "2022"),
         (["--data", "people.csv", "--sheet", "2023"], "people.csv"),
         (["--counts", "a.counts", "--sheet", "2023"], "a.counts"),

@@ -16,6 +16,7 @@ _MARKUP = re.compile(r"([\\`*_{}\[\]()<>#+!|~$:&-])")
 
 # Python argument -> the field of the app; an argument that has no field is described
 LABELS = {
+    "SheetFile": "“Sheet of the workbook”",
     "centers=uniform": "“How totals are passed down: evenly, as in the paper”",
     "centers=tuned": "“How totals are passed down: tuned to the workload”",
     "centers": "“How totals are passed down: {}”",

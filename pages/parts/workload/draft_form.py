@@ -13,6 +13,7 @@ from pathlib import Path
 import streamlit as st
 
 from engine._format import how_many
+from engine.errors import DataError
 from engine.records import RECORD_ENDINGS, SheetFile
 from engine.records.subprocess_readers import LABELLED_ENDINGS, SHEET_ENDINGS, draft_schema, sheet_text, visible_sheets
 from engine.release.public_draft import draft_of_public
@@ -46,7 +47,10 @@ def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
     kept = clear("schema_file")
     if name.lower().endswith(SHEET_ENDINGS):
         with _on_disk(name, content) as place:
-            kept[SHEETS] = "schema_file", visible_sheets(place)
+            sheets = visible_sheets(place)
+        kept[SHEETS] = "schema_file", sheets
+        if sheet is None and len(sheets) > 1:
+            raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets; choose one by SheetFile.")
     name, content = as_text(name, content, sheet, empty_rows=True)  # so that errors name the row of the sheet
     is_table = name.lower().endswith(TEXT_TABLES)
     if is_table and is_dictionary(content):
