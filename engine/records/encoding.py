@@ -118,6 +118,7 @@ class Encoder:
     def column(self, values: pa.Array | list[Any], clock: Clock | None = None) -> np.ndarray:
         """Codes of a column of a batch, shape (n,); `clock` says which dates its numbers are."""
         if clock is not None and self.attribute.is_dated:
+            clock.check(self.attribute)
             values = clock.dates(values)
         return self.objects(values) if isinstance(values, list) else self.array(values)
 

@@ -101,7 +101,7 @@ DATES = "it holds dates or times. Declare by hand which periods have a cell, or 
 MAX_SCALE_ENDS = 3  # labels of a scale with labels only at its ends, or ends and middle
 # display formats of Stata, SPSS and SAS for days, months or seconds since an epoch
 DATE_FORMAT = re.compile(
-    r"%-?(t[cCdwmqh]|d)|(A|E|S|J)?DATE\d|DATE$|Q?YR|MOYR|WKYR|DATETIME|D?TIME|YMDHMS|MTIME|(MMDD|DDMM)YY|YYMMDD|MONYY"
+    r"%-?(t[cCdwmqhb]|d)|(A|E|S|J)?DATE\d|DATE$|Q?YR|MOYR|WKYR|DATETIME|D?TIME|YMDHMS|MTIME|(MMDD|DDMM)YY|YYMMDD|MONYY"
     r"|JULIAN|YYQ|[EB]8601|IS8601|TOD|WEEKDAT|WORDDAT|NLDAT"
 )
 XPORT_RECORD_BYTES = 80  # a transport file is a sequence of such records, without their number

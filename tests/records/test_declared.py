@@ -18,6 +18,7 @@ import pyreadstat
 import pytest
 import xlsxwriter
 
+from engine.errors import DataError
 from engine.records import MISSING, OUTSIDE, Encoder, count_marginals
 from engine.records.encoding import FRACTION, NOT_DATE, NOT_NUMBER, UNSUPPORTED
 from engine.records.stored_dates import clock_of
@@ -264,7 +265,50 @@ def test_clock_of_stata_months_has_no_days() -> None:
     column = pa.array([768.0, 770.0, None])
     assert Encoder(attribute=MONTHS).column(column, clock).tolist() == [0, 2, MISSING]
     days = Attribute.dates("x", "2024-01-01", "2024-03-01", "day")
-    assert Encoder(attribute=days).column(column, clock).tolist() == [NOT_DATE, NOT_DATE, MISSING]
+    with pytest.raises(DataError, match="month"):
+        Encoder(attribute=days).column(column, clock)
+
+
+def test_stata_leap_seconds_count_on_their_day() -> None:
+    clock = clock_of(".dta", "%tC")
+    assert clock is not None
+    ends = {"1972-06-30": 1, "1972-12-31": 2, "2016-12-31": 27}
+    for day, leap_seconds in ends.items():
+        midnight = (pd.Timestamp(day) - pd.Timestamp("1960-01-01")).days * 86_400_000 + 86_400_000
+        # the last leap second, and the first millisecond of the next day
+        numbers = [
+            midnight + 1000 * (leap_seconds - 1),
+            midnight + 1000 * leap_seconds - 1,
+            midnight + 1000 * leap_seconds,
+        ]
+        dates = [pd.Timestamp(day).date()] * 2 + [(pd.Timestamp(day) + pd.Timedelta(days=1)).date()]
+        assert clock.dates(pa.array([*map(float, numbers)])).to_pylist() == dates
+        assert clock.dates([*map(float, numbers)]) == dates
+
+
+@pytest.mark.parametrize(
+    ("form", "numbers"),
+    [("%tw", [-1.0, 0.0, 51.0, 52.0]), ("%th", [-1.0, 0.0, 1.0, 2.0]), ("%ty", [1959.0, 1960.0, 1960.0, 1961.0])],
+)
+def test_stata_period_counts_in_its_year_only(form: str, numbers: list[float], tmp_path: Path) -> None:
+    path = tmp_path / "a.dta"
+    pyreadstat.write_dta(pd.DataFrame({"x": numbers}), str(path), variable_format={"x": form})
+    years = Schema([Attribute.dates("x", "1959", "1961", "year")])
+    assert count_marginals(path, years, [("x",)])["x",].tolist() == [1, 2, 1]
+    months = Schema([Attribute.dates("x", "1959-01", "1961-12", "month")])
+    for on_refused in ("drop", "error"):
+        with pytest.raises(DataError, match="'year'"):
+            count_marginals(path, months, [("x",)], on_refused=on_refused)
+    with pytest.raises(DataError, match="'year'"):
+        records_fit(months, path)
+
+
+def test_stata_business_days_are_refused_by_name() -> None:
+    clock = clock_of(".dta", "%tbnyse")
+    assert clock is not None
+    with pytest.raises(DataError, match="business"):
+        Encoder(attribute=MONTHS).column(pa.array([1.0]), clock)
+    assert Encoder(attribute=Attribute.of_size("x", 3)).column(pa.array([1.0]), clock).tolist() == [1]
 
 
 @pytest.mark.parametrize(
@@ -273,9 +317,11 @@ def test_clock_of_stata_months_has_no_days() -> None:
         (".dta", "%tdCY-N-D", "day"),
         (".dta", "%-tdnn/dd/CCYY", "day"),
         (".dta", "%tcHH:MM", "millisecond"),
-        (".dta", "%tC", None),
+        (".dta", "%tC", "millisecond"),
         (".dta", "%9.0g", None),
-        (".dta", "%tw", None),
+        (".dta", "%tw", "week"),
+        (".dta", "%-thCCYY!hh", "half-year"),
+        (".dta", "%ty", "year"),
         (".sav", "DATETIME23.2", "second"),
         (".sav", "TIME8", None),
         (".sav", "F8", None),
