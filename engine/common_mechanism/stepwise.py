@@ -22,7 +22,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from engine._untrusted import parse_json
 from engine._validation import instance, one_of
@@ -49,13 +49,20 @@ from engine.common_mechanism.two_stage_io import (
     write_rest,
 )
 from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
-from engine.ledger import Ledger, release_key
+from engine.ledger import Ledger, Receipt, release_key
+from engine.ledger.balance import Fingerprint
 from engine.progress import Progress
-from engine.records import MEMORY_LIMIT
+from engine.records import MEMORY_LIMIT, Counts, RecordKeywords, RecordOptions
 from engine.release import Intake, Measurement
-from engine.release.ingest import check_repeat, left_out, recognised, teller
-from engine.release.measure import check_curve, left_open, spend_draw_save
-from engine.release.noisy_answers import draw
+from engine.release.ingest import check_repeat, recognised, teller
+from engine.release.measure import (
+    Release,
+    check_curve,
+    check_intake,
+    left_open,
+    refuse_ledger,
+    rehearse,
+)
 from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.residuals import Space
 
@@ -98,49 +105,53 @@ def look(
     """
     give = "what coarse_or_fine() or nested_choices() returns"
     instance("analyses", common, CommonPlan, give=give, error=PlanError)
-    tell = teller(progress)
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    check_intake(intake)
+    options = RecordOptions(
+        on_refused=on_refused or ("error" if rehearsal else "drop"),
+        person=person,
+        count_column=count_column,
+        ignore=ignore,
+        progress=teller(progress),
+        memory_limit=memory_limit,
+    )
+    count = lambda: step_counts(common, common.look, data, options)  # noqa: E731
     if rehearsal:
-        _refuse_ledger(dataset, ledger)
+        refuse_ledger(dataset, ledger)
         bits = rehearsal_bits(seed, "look", common.hash)
-        counts = step_counts(common, common.look, data, tell, memory_limit, on_refused or "error", **columns)
-        if intake is not None:
-            intake(Intake.of(counts))
-        answers = dict(draw(common.look, counts, tell, bits))
+        answers = rehearse(common.look, bits, count, options, intake)
         return look_measurement(common, answers, key="", dataset="", utc="", rehearsal=True)
     refuse_seed(seed)
-    book, key = _release_ledger(dataset, ledger), look_key(common, dataset=dataset, attempt=attempt)
-    previous_spend = book.find(key)
-    finished = previous_spend is not None and not left_open(book, key)
-    if finished and data is None:
-        return resume(book, key).look
-    if CommonPlan.from_json(common.to_json()).spends != common.spends:
-        raise PlanError("These options change when they are stored in a file. Nothing was spent; please report.")
+    if not dataset or ledger is None:
+        raise PlanError("A look is a release: it needs the dataset's name and a ledger. Or use rehearsal=True.")
+    book, key = Ledger.at(ledger), look_key(common, dataset=dataset, attempt=attempt)
     hash_, cost = _hash(common, LOOK), common.look.budget.pcost
-    left_out(on_refused)
-    book.status(dataset).definition.check_unit(common.look.budget)
-    _check_remaining_budget(book, dataset, 0 if previous_spend else min(price(p) for p in common.options))
-    for plan, residual in zip(common.options, common.residuals, strict=True) if not previous_spend else ():
-        check_curve(book, dataset, [common.look.blocks, residual.blocks], price(plan))
-    counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
-    if previous_spend is not None and finished:
-        check_repeat(book, previous_spend, counts, step_sets(common), intake, remedy=_REMEDY)
-        return resume(book, key).look
-    records = recognised(book, dataset, counts, step_sets(common), intake)
-    saved = spend_draw_save(
-        common.look,
-        counts,
+
+    def check(is_paid: bool) -> None:
+        if CommonPlan.from_json(common.to_json()).spends != common.spends:
+            raise PlanError("These options change when they are stored in a file. Nothing was spent; please report.")
+        book.status(dataset).definition.check_unit(common.look.budget)
+        _check_remaining_budget(book, dataset, 0 if is_paid else min(price(p) for p in common.options))
+        for plan, residual in zip(common.options, common.residuals, strict=True) if not is_paid else ():
+            check_curve(book, dataset, [common.look.blocks, residual.blocks], price(plan))
+
+    def accept(counts: Counts) -> Callable[[], Receipt]:
+        records = recognised(book, dataset, counts, step_sets(common), intake)
+        return lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records)
+
+    release = Release(
+        part=common.look,
         ledger=book,
         key=key,
-        spend=lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records),
+        sets=step_sets(common),
+        remedy=lambda: _REMEDY,
+        check=check,
+        count=count,
+        accept=accept,
         write=lambda file, receipt, drawn: write_look(file, common, receipt, drawn),
+        load=lambda: stored_look(book, key, common)[1],
+        done="Looked",
     )
-    # another run has released this look in the meantime, perhaps of other records
-    if not saved:
-        check_repeat(book, book.spent(key), counts, step_sets(common), None, remedy=_REMEDY)
-        return resume(book, key).look
-    tell(1.0, "Looked")
-    return stored_look(book, key, common)[1]
+    return release.run(options, intake, stored_only=data is None)
 
 
 def decide(
@@ -174,7 +185,7 @@ def decide(
     PlanError
         There is no such option, or ``by`` is missing where the decision is not that of the rule.
     """
-    book = _open_ledger(ledger)
+    book = Ledger.at(ledger)
     steps = resume(book, key)
     if steps.choice is not None and steps.choice.option != STOP:
         raise LedgerError(
@@ -252,7 +263,8 @@ def finish(
     LedgerError, BudgetExceeded, ResultLost, DataError
         As for `measure`; LedgerError also if there is no look or no choice.
     """
-    book, tell = _open_ledger(ledger), teller(progress)
+    check_intake(intake)
+    book = Ledger.at(ledger)
     steps = resume(book, key)
     choice = steps.choice
     if choice is None or choice.option == STOP:
@@ -264,12 +276,19 @@ def finish(
     step_hash, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
     following = common.following if leads_on(common, i) else None
     sets = step_sets(following or common)
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    options = RecordOptions(
+        on_refused=on_refused or "drop",
+        person=person,
+        count_column=count_column,
+        ignore=ignore,
+        progress=teller(progress),
+        memory_limit=memory_limit,
+    )
 
     def check_stored(step_key: str, step_tables: list[Space]) -> None:
         """Raise OtherRecords unless ``data`` has the records of a stored step."""
         if data is not None:
-            counts = step_counts(common, residual, data, tell, memory_limit, **columns)
+            counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
             check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
 
     # without blocks the answers are those of the look
@@ -283,20 +302,33 @@ def finish(
         if residual.blocks:
             check_stored(steps.finished.key, sets)
         return steps.finished
-    if (is_resumed := book.find(rest_key) is not None) and not left_open(book, rest_key):
+
+    def check(is_paid: bool) -> None:
+        one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
+        _check_remaining_budget(book, dataset, 0 if is_paid else cost)
+        if not is_paid:
+            parts = [common.look.blocks, residual.blocks] if attempt == 1 else [residual.blocks]
+            check_curve(book, dataset, parts, price(common.options[i]) if attempt == 1 else cost)
+
+    def count() -> Counts:
+        return step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
+
+    def accept(counts: Counts) -> Callable[[], Receipt]:
+        step_cost, records = cost, None
         if residual.blocks:
-            check_stored(rest_key, sets)
-        return stored_rest(book, common, i, rest_key)
-    left_out(on_refused)
-    one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
-    _check_remaining_budget(book, dataset, 0 if is_resumed else cost)
-    if not is_resumed:
-        parts = [common.look.blocks, residual.blocks] if attempt == 1 else [residual.blocks]
-        check_curve(book, dataset, parts, price(common.options[i]) if attempt == 1 else cost)
-    counts, records = no_counts(common), None
-    if residual.blocks:
+            step_cost, records = accept_records(counts)
+        return lambda: book.spend(
+            dataset=dataset,
+            key=rest_key,
+            pcost=step_cost,
+            plan_hash=step_hash,
+            note=f"{REST} of {key}",
+            records=records,
+        )
+
+    def accept_records(counts: Counts) -> tuple[float, Fingerprint]:
+        """Return the cost of the step for these records, and their fingerprint."""
         look_spend = book.find(key)
-        counts = step_counts(common, residual, data, tell, memory_limit, **columns)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
         if changed and on_changed == "refuse" and attempt == 1:
             raise DataError(
@@ -306,30 +338,29 @@ def finish(
             )
         report_intake = telling_too(intake, changed, residual.pcost)
         records = recognised(book, dataset, counts, sets, report_intake)
-        if changed:
-            # a record of other data may be in any cell of each step, so this step costs what it
-            # would alone
-            cost = max(cost, residual.pcost)
-            # later steps can no longer rely on one cell per record in all steps
-            records = replace(records, tables=f"{OTHER}{records.tables}")
-            if not is_resumed:
-                book.note(dataset=dataset, kind="records", text=f"{changed} This step is charged alone.", key=key)
-    saved = spend_draw_save(
-        residual,
-        counts,
+        if not changed:
+            return cost, records
+        if book.find(rest_key) is None:
+            book.note(dataset=dataset, kind="records", text=f"{changed} This step is charged alone.", key=key)
+        # later steps can no longer rely on one cell per record in all steps
+        records = replace(records, tables=f"{OTHER}{records.tables}")
+        # a record of other data may be in any cell of each step, so this step costs what it
+        # would alone
+        return max(cost, residual.pcost), records
+
+    release = Release(
+        part=residual,
         ledger=book,
         key=rest_key,
-        spend=lambda: book.spend(
-            dataset=dataset, key=rest_key, pcost=cost, plan_hash=step_hash, note=f"{REST} of {key}", records=records
-        ),
+        sets=sets if residual.blocks else None,
+        remedy=lambda: _REMEDY,
+        check=check,
+        count=count,
+        accept=accept,
         write=lambda file, receipt, drawn: write_rest(file, common, i, steps.look, receipt, drawn),
+        load=lambda: stored_rest(book, common, i, rest_key),
     )
-    if saved:
-        tell(1.0, "Released")
-    # another run has finished this step in the meantime, perhaps with other records
-    elif residual.blocks:
-        check_repeat(book, book.spent(rest_key), counts, sets, None, remedy=_REMEDY)
-    return stored_rest(book, common, i, rest_key)
+    return release.run(options, intake, stored_only=data is None)
 
 
 def rehearse_finish(
@@ -339,9 +370,7 @@ def rehearse_finish(
     *,
     option: int | str,
     seed: int | None = None,
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
+    **keywords: Unpack[RecordKeywords],
 ) -> Measurement:
     """Run the last step after a rehearsed look, on simulated or public data; spends nothing.
 
@@ -351,12 +380,12 @@ def rehearse_finish(
         raise PlanError("This look was released, so its next step is a release too. Use decide and finish.")
     i = common.position(option)
     bits = rehearsal_bits(seed, "finish", common.hash, str(i))
-    tell, residual, counts = teller(None), common.residuals[i], no_counts(common)
-    if residual.blocks:
-        counts = step_counts(
-            common, residual, data, tell, MEMORY_LIMIT, "error", person=person, count_column=count_column, ignore=ignore
-        )
-    answers = dict(draw(residual, counts, tell, bits))
+    options, residual = RecordOptions(**keywords), common.residuals[i]
+
+    def count() -> Counts:
+        return step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
+
+    answers = rehearse(residual, bits, count, options)
     return chosen_measurement(common, i, looked, answers, key="", utc="")
 
 
@@ -370,7 +399,7 @@ def resume(ledger: Book, key: str) -> Steps:
     LedgerError
         Nothing was spent under this key, it is not a look, or a stored file is damaged.
     """
-    book = _open_ledger(ledger)
+    book = Ledger.at(ledger)
     common, look_result, paid = stored_look(book, key)
     choices, finished, lost_attempts, is_interrupted = _choices(book, key), None, list[int](), False
     if choices and choices[-1].option != STOP:
@@ -397,17 +426,7 @@ def resume(ledger: Book, key: str) -> Steps:
     )
 
 
-def compare_records(
-    ledger: Book,
-    key: str,
-    data: Any,
-    *,
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
-    progress: Progress | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-) -> Steps:
+def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[RecordKeywords]) -> Steps:
     """Return the state of a look if ``data`` are the records of all its steps; spends nothing.
 
     Raises
@@ -417,13 +436,12 @@ def compare_records(
     LedgerError, ResultLost, DataError
         As for `resume` and `look`.
     """
-    book, tell = _open_ledger(ledger), teller(progress)
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
+    book, options = Ledger.at(ledger), RecordOptions(on_refused="drop", **keywords)
     steps = resume(book, key)
     step_key, current = key, steps
     while True:
         common, finished = current.common, current.finished
-        counts = step_counts(common, common.look, data, tell, memory_limit, **columns)
+        counts = step_counts(common, common.look, data, options)
         check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)
         # a last step without blocks has the key of its look
         if finished is None or finished.key == step_key:
@@ -440,7 +458,7 @@ def compare_records(
 
 def looks(ledger: Book, dataset: str) -> list[str]:
     """Return the keys of all looks at a dataset, oldest first."""
-    rows = _open_ledger(ledger).rows()
+    rows = Ledger.at(ledger).rows()
     return [r.key for r in rows if r.kind == "spend" and r.dataset == dataset and r.plan_hash.startswith(f"{LOOK}:")]
 
 
@@ -477,21 +495,6 @@ def _check_remaining_budget(book: Ledger, dataset: str, cost: float) -> None:
             f"Dataset {dataset!r} has pcost {remaining!r} left; to finish takes at least {cost!r}. Nothing was spent. "
             "Plan the options with a budget of at most what is left."
         )
-
-
-def _release_ledger(dataset: str, ledger: Book | None) -> Ledger:
-    if not dataset or ledger is None:
-        raise PlanError("A look is a release: it needs the dataset's name and a ledger. Or use rehearsal=True.")
-    return _open_ledger(ledger)
-
-
-def _open_ledger(ledger: Book) -> Ledger:
-    return ledger if isinstance(ledger, Ledger) else Ledger(ledger)
-
-
-def _refuse_ledger(dataset: str, ledger: Book | None) -> None:
-    if dataset or ledger is not None:
-        raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
 
 
 def _choices(book: Ledger, key: str) -> tuple[Choice, ...]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import hmac
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 
@@ -24,11 +24,10 @@ from engine.errors import LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
 from engine.plans.blocks import GUARD
-from engine.progress import Progress
-from engine.records import MEMORY_LIMIT, Counts
+from engine.records import Counts, RecordKeywords, RecordOptions
 from engine.records.fingerprint import table_digest
 from engine.release import Intake, Measurement
-from engine.release.ingest import MOST_CELLS, count, maximal_sets, one_cell_attributes, teller
+from engine.release.ingest import MOST_CELLS, count, maximal_sets, one_cell_attributes
 from engine.release.measure import Answers
 from engine.release.measurement import estimate
 from engine.release.result_file import Archive, Drawn, write_archive
@@ -38,56 +37,23 @@ from engine.residuals import Space
 OTHER = "other:"
 
 
-def step_counts(
-    common: CommonPlan,
-    part: Plan | Residual,
-    data: Any,
-    tell: Callable[[float, str], None],
-    memory_limit: int,
-    on_refused: str = "drop",
-    *,
-    person: str | None,
-    count_column: str | None,
-    ignore: Collection[str],
-) -> Counts:
+def step_counts(common: CommonPlan, part: Plan | Residual, data: Any, options: RecordOptions) -> Counts:
     """Return the tables of all options, so that every step uses the same rows and the same tables.
 
     With a ``person`` column, at most as many rows of each person as the budgets protect are used.
     """
-    return count(
-        part,
-        data,
-        on_refused,
-        tell,
-        memory_limit,
-        step_checks(common),
-        step_sets(common),
-        person=person,
-        rows_per_person=common.look.budget.rows_per_person,
-        count_column=count_column,
-        ignore=ignore,
-    )
+    options = replace(options, rows_per_person=common.look.budget.rows_per_person)
+    return count(part, data, options, step_checks(common), step_sets(common))
 
 
-def counted_for_steps(
-    common: CommonPlan,
-    data: Any,
-    *,
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
-    progress: Progress | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-) -> Counts:
+def counted_for_steps(common: CommonPlan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
     """Count a part of the records for a look and its last step; private, for the sum of all parts.
 
     Guarantee: that of `engine.release.ingest.counted_for`; a sum of parts equals the records of the
     first stage.
     """
-    tell = teller(progress)
-    return step_counts(
-        common, common.look, data, tell, memory_limit, person=person, count_column=count_column, ignore=ignore
-    )
+    options = RecordOptions(on_refused="drop", **keywords)
+    return step_counts(common, common.look, data, options)
 
 
 def no_counts(common: CommonPlan) -> Counts:

@@ -16,9 +16,9 @@ import os
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -50,6 +50,29 @@ MEMORY_LIMIT = 4_000_000_000  # bytes
 CHUNK_ROWS = 2**20
 CHUNK_BYTES = 128_000_000
 IMPOSSIBLE = "impossible together"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """How rows are read and counted: the keyword arguments of `count_marginals`."""
+
+    on_refused: str = "error"
+    person: str | None = None
+    rows_per_person: int | None = None
+    count_column: str | None = None
+    ignore: Collection[str] = ()
+    progress: Progress | None = None
+    memory_limit: int = MEMORY_LIMIT
+
+
+class RecordKeywords(TypedDict, total=False):
+    """Keyword arguments of functions that count the records of a plan; see `RecordOptions`."""
+
+    person: str | None
+    count_column: str | None
+    ignore: Collection[str]
+    progress: Progress | None
+    memory_limit: int
 
 
 def count_marginals(
@@ -108,13 +131,30 @@ def count_marginals(
     Guarantee: each row counts once in every table or in none, depending only on the values of this
     row. Adding or removing one record therefore changes one cell of each table by one.
     """
+    options = RecordOptions(
+        on_refused=on_refused,
+        person=person,
+        rows_per_person=rows_per_person,
+        count_column=count_column,
+        ignore=ignore,
+        progress=progress,
+        memory_limit=memory_limit,
+    )
+    return count_tables(data, schema, attribute_sets, options)
+
+
+def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[str]], options: RecordOptions) -> Counts:
+    """Count the records in the cells of marginal tables; see `count_marginals`."""
+    on_refused, ignore, count_column = options.on_refused, options.ignore, options.count_column
+    memory_limit = options.memory_limit
     one_of("on_refused", on_refused, ("error", "drop"), error=DataError)
     instance("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
     instance("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
     if isinstance(ignore, str) or not isinstance(ignore, Collection):
         raise DataError(f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like ['n'].")
     positive("memory limit", memory_limit, error=DataError)
-    check_count_column(schema, count_column, schema.person_column(person))
+    person = schema.person_column(options.person)
+    check_count_column(schema, count_column, person)
     requested = asked_sets(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
@@ -124,28 +164,16 @@ def count_marginals(
         )
     if is_spark_frame(data):
         with spark_table(data, explained) as table:
-            return count_marginals(
-                table,
-                schema,
-                requested,
-                on_refused=on_refused,
-                person=person,
-                rows_per_person=rows_per_person,
-                count_column=count_column,
-                ignore=ignore,
-                progress=progress,
-                memory_limit=memory_limit,
-            )
+            return count_tables(table, schema, requested, options)
     data = as_source(read_counts(data))
     if isinstance(data, Counts):
-        if person is not None:
+        if options.person is not None:
             raise DataError("Counts hold no persons. Count the records with the person column, or leave it out here.")
         if count_column is not None:
             raise DataError(
                 "Counts have no columns. Count the records with the column of counts, or leave it out here."
             )
         return _from_larger_tables(data, schema, requested)
-    person = schema.person_column(person)
     doubts: tuple[str, ...] = ()
     if count_column is None:
         other_columns = [*ignore, *([person] if person is not None else [])]
@@ -158,9 +186,10 @@ def count_marginals(
     counted = [names for names in requested if names and sources[names] is None]
     if is_dask_frame(data) and counted and person is None:  # one person may have rows in many partitions
         columns = [name for name in schema if any(name in names for names in counted)]
-        options: dict[str, Any] = {"attribute_sets": counted, "on_refused": "drop", "memory_limit": memory_limit}
-        count = partial(count_marginals, schema=schema, count_column=count_column, **options)
-        partition_counts = count_partitions(data, [*columns, *filter(None, [count_column])], count, progress)
+        per_part = RecordOptions(on_refused="drop", count_column=count_column, memory_limit=memory_limit)
+        count = partial(count_tables, schema=schema, attribute_sets=counted, options=per_part)
+        needed = [*columns, *filter(None, [count_column])]
+        partition_counts = count_partitions(data, needed, count, options.progress)
         if partition_counts.rows_refused and on_refused == "error":
             raise DataError(_refused_rows_text(partition_counts, count_column))
         return replace(
@@ -168,9 +197,10 @@ def count_marginals(
         )
     tally = _Tally(schema, counted, drop=on_refused == "drop", count_column=count_column)
     if person is not None:
-        rows = (schema.rows_per_person or 1) if rows_per_person is None else rows_per_person
+        rows = options.rows_per_person
+        rows = (schema.rows_per_person or 1) if rows is None else rows
         tally.cap = PersonCap(person, rows, memory_limit)
-    tally.read(data, progress)
+    tally.read(data, options.progress)
     if tally.rows_refused and on_refused == "error":
         raise DataError(_refused_rows_text(tally, count_column))
     return Counts(

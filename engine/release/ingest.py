@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hmac
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from engine.ledger.hash_chain import Row
 from engine.ledger.ledger import REHEARSED
 from engine.plans import Block, Plan
 from engine.progress import Progress, told
-from engine.records import MEMORY_LIMIT, Counts, Encoder, count_marginals
+from engine.records import Counts, Encoder, RecordKeywords, RecordOptions, count_tables
 from engine.records.counts import read_counts
 from engine.records.database import is_table, some_values
 from engine.records.fingerprint import fingerprint, table_digest
@@ -185,11 +185,7 @@ def check_records(
     *,
     dataset: str = "",
     ledger: Ledger | None = None,
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
-    progress: Progress | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    **keywords: Unpack[RecordKeywords],
 ) -> Intake:
     """Return an exact report of how records fit a plan, for the curator only; spends nothing.
 
@@ -202,15 +198,7 @@ def check_records(
     DataError
         The data cannot be read, or lack a column.
     """
-    counts = counted_for(
-        plan,
-        data,
-        person=person,
-        count_column=count_column,
-        ignore=ignore,
-        progress=progress,
-        memory_limit=memory_limit,
-    )
+    counts = counted_for(plan, data, **keywords)
     warnings = [text] if (text := disagreeing(counts, plan.schema)) else []
     # the values of a database table were not read while counting
     if is_table(data):
@@ -236,10 +224,7 @@ def declare_public(
     dataset: str,
     ledger: Ledger,
     why: str,
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
-    memory_limit: int = MEMORY_LIMIT,
+    **keywords: Unpack[RecordKeywords],
 ) -> None:
     """Note on a ledger that records are public, so that they may be rehearsed.
 
@@ -252,7 +237,7 @@ def declare_public(
         be a release without a charge.
     """
     # count with the same rows of every person as a release, so that the digests agree
-    counts = counted_for(plan, data, person=person, count_column=count_column, ignore=ignore, memory_limit=memory_limit)
+    counts = counted_for(plan, data, **keywords)
     records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(records):
         if row.kind != REHEARSED:
@@ -263,17 +248,7 @@ def declare_public(
     ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{records.to_text()}: {why}", key=dataset)
 
 
-def counted_for(
-    plan: Plan,
-    data: Any,
-    *,
-    on_refused: str = "drop",
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
-    progress: Progress | None = None,
-    memory_limit: int = MEMORY_LIMIT,
-) -> Counts:
+def counted_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
     """Return the exact tables that a release of a plan counts: private, for `measure` on their sum.
 
     Guarantee: every row is counted by the same rules as in a release of all records.  So the sum
@@ -282,44 +257,35 @@ def counted_for(
 
     Raises the errors of `count_marginals`.
     """
+    return count_for(plan, data, RecordOptions(on_refused="drop", **keywords))
+
+
+def count_for(plan: Plan, data: Any, options: RecordOptions) -> Counts:
+    """Return the exact tables that a release of a plan counts; see `counted_for`."""
     return count(
         plan,
         data,
-        on_refused,
-        teller(progress),
-        memory_limit,
+        replace(options, rows_per_person=plan.budget.rows_per_person),
         one_cell_attributes(plan.workload),
         also=[one.attributes for one in plan.schema.invariants],
-        person=person,
-        rows_per_person=plan.budget.rows_per_person,
-        count_column=count_column,
-        ignore=ignore,
     )
 
 
 def count(
     part: Measurable,
     data: Any,
-    on_refused: str,
-    tell: Callable[[float, str], None],
-    memory_limit: int,
+    options: RecordOptions,
     checked: Iterable[str] = (),
     also: Iterable[Space] = (),
-    *,
-    person: str | None = None,
-    rows_per_person: int = 1,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
 ) -> Counts:
     """Return the exact tables on which a part is measured; nothing is released.
 
     Parameters
     ----------
     part : the plan, or the part of one, that will be measured.
+    options : at most ``rows_per_person`` rows of each person are counted, by default one.
     checked : attributes whose domain a row must fit, in addition to those of the blocks.
     also : further attribute sets to count; a row must fit their domains as well.
-    person : column of the person, by default that of the schema; at most ``rows_per_person`` rows
-        of each person are counted.
 
     Raises
     ------
@@ -335,7 +301,7 @@ def count(
                 f"release holds at most {MOST_CELLS:,}. Its errors are exact, but it cannot be released: choose a "
                 "mechanism that measures smaller tables, such as 'querysmasher'."
             )
-    data = read_counts(data)
+    data, rows_per_person = read_counts(data), options.rows_per_person or 1
     if isinstance(data, Counts):
         if data.cap is not None and data.cap > rows_per_person:
             raise DataError(
@@ -349,24 +315,16 @@ def count(
             )
         capped = data.cap is not None
     else:
-        capped = part.schema.person_column(person) is not None
+        capped = part.schema.person_column(options.person) is not None
     if not capped and rows_per_person < (part.schema.rows_per_person or 1):
         raise DataError(part.schema.other_rows(rows_per_person))
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]
-    return count_marginals(
-        data,
-        part.schema,
-        sets,
-        on_refused=on_refused,
-        person=person,
-        rows_per_person=rows_per_person,
-        count_column=count_column,
-        ignore=ignore,
-        progress=lambda fraction, text: tell(0.8 * fraction, text),
-        memory_limit=memory_limit,
-    )
+    tell = teller(options.progress)
+    progress = lambda fraction, text: tell(0.8 * fraction, text)  # noqa: E731
+    options = replace(options, rows_per_person=rows_per_person, progress=progress)
+    return count_tables(data, part.schema, sets, options)
 
 
 def one_cell_attributes(*workloads: Workload) -> list[str]:

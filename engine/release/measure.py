@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +29,14 @@ from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
 from engine.plans.blocks import on_curve
 from engine.progress import Progress, unbroken
-from engine.records import MEMORY_LIMIT, Counts
+from engine.records import MEMORY_LIMIT, Counts, RecordKeywords, RecordOptions
 from engine.records.fingerprint import table_digest
 from engine.release.ingest import (
     Intake,
     Measurable,
     check_invariants,
     check_repeat,
+    count_for,
     counted_for,
     left_out,
     maximal_sets,
@@ -43,7 +44,7 @@ from engine.release.ingest import (
     teller,
 )
 from engine.release.measurement import Measurement, estimate
-from engine.release.noise import fresh_seed
+from engine.release.noise import Entropy, fresh_seed
 from engine.release.noisy_answers import check_blocks, draw
 from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
 from engine.release.result_file import Archive, Drawn, write_archive
@@ -121,57 +122,154 @@ def measure(
         The key was spent, its result was not saved, and there is no journal or another run has it.
     """
     instance("plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError)
-    if intake is not None and not callable(intake):
-        raise PlanError(f"intake has type {type(intake).__name__}. Give a function of an Intake, or leave it out.")
-    tell = teller(progress)
-    row_options: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-    row_options |= {"progress": tell, "memory_limit": memory_limit}
+    check_intake(intake)
+    options = RecordOptions(
+        on_refused=on_refused or ("error" if rehearsal else "drop"),
+        person=person,
+        count_column=count_column,
+        ignore=ignore,
+        progress=teller(progress),
+        memory_limit=memory_limit,
+    )
     if rehearsal:
-        if dataset or ledger is not None:
-            raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
+        refuse_ledger(dataset, ledger)
         bits = rehearsal_bits(seed, "measure", plan.hash)
-        counts = counted_for(plan, data, on_refused=on_refused or "error", **row_options)
-        check_invariants(counts, plan.schema)
-        check_blocks(plan)
-        if intake is not None:
-            intake(Intake.of(counts))
-        answers = dict(draw(plan, counts, tell, bits))
+        answers = rehearse(plan, bits, lambda: count_for(plan, data, options), options, intake)
         return measured(plan, answers, dataset="", key="", utc="", rehearsal=True)
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or use rehearsal=True.")
     book = Ledger.at(ledger)
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
-    previous_spend = book.find(key)
-    is_finished = previous_spend is not None and not left_open(book, key)
-    if is_finished and data is None:
-        return load_measurement(book, key)
-    left_out(on_refused)
     cost: dict[str, Any] = {"dataset": dataset, "pcost": plan.pcost, "pure_epsilon": plan.budget.pure_epsilon}
-    book.status(dataset).definition.check_unit(plan.budget)
-    if previous_spend is None:
-        book.afford(**cost)
-        check_curve(book, dataset, [plan.blocks], plan.pcost)
-    counts = counted_for(plan, data, **row_options)
-    if previous_spend is not None and is_finished:
-        return _repeated(book, plan, previous_spend, counts, intake)
-    check_invariants(counts, plan.schema)
-    records = recognised(book, dataset, counts, maximal_sets(plan), intake)
-    saved = spend_draw_save(
-        plan,
-        counts,
+    sets = maximal_sets(plan)
+
+    def check(is_paid: bool) -> None:
+        book.status(dataset).definition.check_unit(plan.budget)
+        if not is_paid:
+            book.afford(**cost)
+            check_curve(book, dataset, [plan.blocks], plan.pcost)
+
+    def accept(counts: Counts) -> Callable[[], Receipt]:
+        check_invariants(counts, plan.schema)
+        records = recognised(book, dataset, counts, sets, intake)
+        return lambda: _spend(book, plan, key=key, records=records, **cost)
+
+    release = Release(
+        part=plan,
         ledger=book,
         key=key,
-        spend=lambda: _spend(book, plan, key=key, records=records, **cost),
+        sets=sets,
+        remedy=lambda: _remedy(book, plan, key),
+        check=check,
+        count=lambda: count_for(plan, data, options),
+        accept=accept,
         write=lambda file, receipt, drawn: _write(file, plan, receipt, drawn),
+        load=lambda: _stored(book, key, plan),
     )
-    # another run has released under this key in the meantime, perhaps other records
-    if not saved:
-        return _repeated(book, plan, book.spent(key), counts, None)
-    tell(1.0, "Released")
-    # arrays are read from the file on access, which needs less memory
-    with Archive(path=book.result_path(key)) as archive:
-        return _stored_measurement(archive, plan, key)
+    return release.run(options, intake, stored_only=data is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A release under one key: the plan, or one step of a two-stage release.
+
+    Attributes
+    ----------
+    part : blocks to measure.
+    ledger, key : ledger that pays, and key of the result.
+    sets : attribute sets in the digest of the records; None if no records are used.
+    remedy : returns the advice for records that are not those of the stored result.
+    check : raises an error, before records are read, if the release is refused; its argument is
+        whether the release is paid already.
+    count : counts the records.
+    accept : checks the counted records, and returns the function that spends for them.
+    write : writes the result; it gets the answers block by block.
+    load : returns the stored result.
+    done : text of the last report of progress.
+    """
+
+    part: Measurable
+    ledger: Ledger
+    key: str
+    sets: list[Space] | None
+    remedy: Callable[[], str]
+    check: Callable[[bool], None]
+    count: Callable[[], Counts]
+    accept: Callable[[Counts], Callable[[], Receipt]]
+    write: Callable[[BinaryIO, Receipt, Drawn], object]
+    load: Callable[[], Measurement]
+    done: str = "Released"
+
+    def run(
+        self,
+        options: RecordOptions,
+        intake: Callable[[Intake], object] | None,
+        *,
+        stored_only: bool = False,
+    ) -> Measurement:
+        """Count, spend, draw and save; return the stored result, also of an earlier run.
+
+        With ``stored_only`` an earlier result is returned without a comparison of records.
+        """
+        is_paid = self.ledger.find(self.key) is not None
+        is_finished = is_paid and not left_open(self.ledger, self.key)
+        if is_finished and stored_only:
+            return self.load()
+        left_out(options.on_refused)
+        self.check(is_paid)
+        counts = self.count()
+        if is_finished:
+            self._check_repeat(counts, intake)
+            return self.load()
+        saved = spend_draw_save(
+            self.part,
+            counts,
+            ledger=self.ledger,
+            key=self.key,
+            spend=self.accept(counts),
+            write=self.write,
+        )
+        if saved:
+            teller(options.progress)(1.0, self.done)
+        else:
+            # another run has released under this key in the meantime, perhaps other records
+            self._check_repeat(counts, None)
+        return self.load()
+
+    def _check_repeat(self, counts: Counts, intake: Callable[[Intake], object] | None) -> None:
+        """Raise OtherRecords if the stored result was measured on other records."""
+        if self.sets is not None:
+            receipt, remedy = self.ledger.spent(self.key), self.remedy()
+            check_repeat(self.ledger, receipt, counts, self.sets, intake, remedy=remedy)
+
+
+def rehearse(
+    part: Measurable,
+    bits: Entropy | None,
+    count: Callable[[], Counts],
+    options: RecordOptions,
+    intake: Callable[[Intake], object] | None = None,
+) -> Answers:
+    """Draw the answers of a part on simulated or public records, without a ledger."""
+    counts = count()
+    check_invariants(counts, part.schema)
+    check_blocks(part)
+    if intake is not None:
+        intake(Intake.of(counts))
+    return dict(draw(part, counts, teller(options.progress), bits))
+
+
+def check_intake(intake: object) -> None:
+    """Raise PlanError unless ``intake`` is a function or None."""
+    if intake is not None and not callable(intake):
+        raise PlanError(f"intake has type {type(intake).__name__}. Give a function of an Intake, or leave it out.")
+
+
+def refuse_ledger(dataset: str, ledger: object) -> None:
+    """Raise PlanError if a rehearsal has a dataset or a ledger."""
+    if dataset or ledger is not None:
+        raise PlanError("A rehearsal spends nothing. Leave out dataset and ledger, or use rehearsal=False.")
 
 
 def check_curve(ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float) -> None:
@@ -184,31 +282,23 @@ def check_curve(ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Blo
         )
 
 
-def _repeated(
-    book: Ledger, plan: Plan, previous_spend: Receipt, counts: Counts, intake: Callable[[Intake], object] | None
-) -> Measurement:
-    """Return the stored result of a release, after a check that the records are the same."""
-    attempt = int(previous_spend.key.rpartition("|")[2])
-    while book.find(release_key(dataset=previous_spend.dataset, plan_hash=plan.hash, attempt=attempt)) is not None:
+def _remedy(book: Ledger, plan: Plan, key: str) -> str:
+    """Return how to release records that are not those of the stored result under a key."""
+    dataset, _, number = key.rsplit("|", 2)
+    attempt = int(number)
+    while book.find(release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)) is not None:
         attempt += 1
-    remedy = (
+    return (
         f"To release these records, set attempt={attempt}, which spends again, or give another dataset with a separate "
         "budget. load_measurement() returns the stored answers."
     )
-    check_repeat(book, previous_spend, counts, maximal_sets(plan), intake, remedy=remedy)
-    return load_measurement(book, previous_spend.key)
 
 
 def compare_records(
     ledger: Ledger | str | os.PathLike[str],
     key: str,
     data: Any,
-    *,
-    person: str | None = None,
-    count_column: str | None = None,
-    ignore: Collection[str] = (),
-    progress: Progress | None = None,
-    memory_limit: int = MEMORY_LIMIT,
+    **keywords: Unpack[RecordKeywords],
 ) -> Measurement:
     """Return the stored result of a release if `data` are its records; spends nothing.
 
@@ -220,10 +310,11 @@ def compare_records(
         As for `load_measurement` and `measure`.
     """
     book = Ledger.at(ledger)
-    plan = load_measurement(book, key).plan
-    columns: dict[str, Any] = {"person": person, "count_column": count_column, "ignore": ignore}
-    counts = counted_for(plan, data, **columns, progress=progress, memory_limit=memory_limit)
-    return _repeated(book, plan, book.spent(key), counts, None)
+    measurement = load_measurement(book, key)
+    plan = measurement.plan
+    counts, remedy = counted_for(plan, data, **keywords), _remedy(book, plan, key)
+    check_repeat(book, book.spent(key), counts, maximal_sets(plan), None, remedy=remedy)
+    return measurement
 
 
 def _spend(book: Ledger, plan: Plan, *, dataset: str, key: str, **cost: Any) -> Receipt:
@@ -332,15 +423,18 @@ def load_measurement(ledger: Ledger | str | os.PathLike[str], key: str) -> Measu
     LedgerError
         Nothing was spent under this key, or the stored file is damaged.
     """
-    with Archive(path=Ledger.at(ledger).result_path(key)) as archive:
-        return _stored_measurement(archive, load_plan(archive.text("plan.json")), key)
+    return _stored(Ledger.at(ledger), key)
 
 
-def _stored_measurement(archive: Archive, plan: Plan, key: str) -> Measurement:
-    """Return the stored release of a plan."""
-    header = archive.head(key=key, format=FORMAT)
-    answers = archive.answers({space: (block.measurements,) for space, block in plan.blocks.items()})
-    estimates = archive.estimates({space: block.coordinates for space, block in plan.blocks.items()})
+def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
+    """Return the stored release under a key; its plan is read from the file by default."""
+    with Archive(path=book.result_path(key)) as archive:
+        if plan is None:
+            plan = load_plan(archive.text("plan.json"))
+        header = archive.head(key=key, format=FORMAT)
+        # arrays are read from the file on access, which needs less memory
+        answers = archive.answers({s: (block.measurements,) for s, block in plan.blocks.items()})
+        estimates = archive.estimates({s: block.coordinates for s, block in plan.blocks.items()})
     return Measurement(
         plan=plan,
         dataset=header["dataset"],

@@ -282,7 +282,7 @@ BUGS = (
     Bug(
         name="totals on the curve pay for noise off the curve",
         file="engine/release/measure.py",
-        old="        check_curve(book, dataset, [plan.blocks], plan.pcost)\n",
+        old="            check_curve(book, dataset, [plan.blocks], plan.pcost)\n",
         new="",
         tests=("tests/test_discrete_curve.py",),
     ),
@@ -395,8 +395,8 @@ BUGS = (
     Bug(
         name="row cap differs from the budget's rows per person",
         file="engine/release/ingest.py",
-        old="rows_per_person=plan.budget.rows_per_person,",
-        new="rows_per_person=10**6,",
+        old="rows_per_person=plan.budget.rows_per_person)",
+        new="rows_per_person=10**6)",
         tests=("tests/records/test_people.py::test_a_release_counts_at_most_the_rows_that_its_budget_protects",),
     ),
     Bug(
@@ -487,8 +487,8 @@ BUGS = (
     Bug(
         name="records of a simultaneous run not compared",
         file="engine/release/measure.py",
-        old="        return _repeated(book, plan, book.spent(key), counts, None)\n",
-        new="        return load_measurement(book, key)\n",
+        old="            self._check_repeat(counts, None)\n",
+        new="            pass\n",
         tests=("tests/release/test_repeats.py::test_repeat_refuses_other_records_of_a_simultaneous_run",),
     ),
     Bug(
