@@ -1,8 +1,9 @@
-"""Checks, then tests: `python -m tests [--checks | --only-tests] [--full] [pytest options]`.
+"""Checks, then tests: `python -m tests [--checks | --only-tests | --changed [REVISION]] [--full] [pytest options]`.
 
 Checks are the linter, the formatter, the type checker and the import layers; each prints one line, and its whole
 output when it fails.  pytest runs last, even after a failed check, so that its summary ends the output, with the
-number of tests that only --full runs.  The exit code is 0 only when everything passed.
+number of tests that only --full runs.  --changed runs, without the checks, the tests that belong to what changed since
+a git revision, by default since the branch left main.  The exit code is 0 only when everything passed.
 """
 
 import argparse
@@ -11,6 +12,8 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from tests.changed import changed_files, selection
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = Path(sys.executable).parent
@@ -51,13 +54,20 @@ def main(arguments: list[str] | None = None) -> int:
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--checks", action="store_true", help="run the checks only")
     only.add_argument("--only-tests", action="store_true", help="run pytest only")
+    only.add_argument("--changed", nargs="?", const="", metavar="REVISION", help="run the tests of what changed")
     parser.add_argument("--full", action="store_true", help="run also the tests marked full, which take many minutes")
     options, for_pytest = parser.parse_known_args(arguments)
     if options.full:
         for_pytest = ["-m", "", *for_pytest]
     if options.checks and for_pytest:
         parser.error(f"--checks runs no pytest, so {' '.join(for_pytest)} has no meaning")
-    passed = options.only_tests or run_checks()
+    if options.changed is not None:
+        files = selection(changed_files(options.changed or None))
+        print("\n".join(files) or "Nothing changed.", flush=True)
+        if not files:
+            return 0
+        for_pytest += files
+    passed = options.only_tests or options.changed is not None or run_checks()
     if options.checks:
         return 0 if passed else 1
     # more workers than cores: some tests wait for other processes

@@ -2,10 +2,10 @@
 
 import multiprocessing
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -36,9 +36,8 @@ def run(tmp_path, *options):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_what_is_left_out_is_told(tmp_path, workers):
-    found = run(tmp_path, "-n", workers)
+def test_left_out_tests_of_workers_are_counted(tmp_path):
+    found = run(tmp_path, "-n", "1")
     assert "1 passed" in found
     assert "3 tests were left out; python -m tests --full runs them, too" in found
 
@@ -50,18 +49,49 @@ def test_full_runs_everything_and_what_it_compiled_is_kept_for_the_next_process(
     assert [file.suffix for file in (tmp_path / "__pycache__").iterdir()] == [".pyc"]
 
 
-def test_what_takes_long_begins_first_and_the_rest_stays_in_order() -> None:
-    places = [
-        "engine/_format.py::texts",
-        "tests/common_mechanism/test_b.py::b",
-        "tests/server/test_c.py::c",
-        "tests/browser/d.py::d",
-    ]
-    items = [SimpleNamespace(nodeid=place) for place in places]
-    conftest.pytest_collection_modifyitems(items)
-    assert [item.nodeid for item in items] == [places[3], places[2], places[0], places[1]]
-    workers = (ROOT / "tests" / "__main__.py").read_text(encoding="utf-8")
-    assert '"--no-loadscope-reorder"' in workers, "or files with many tests would begin first"
+PROJECT = {
+    "engine/plans/__init__.py": "from engine.plans.costs import cost",
+    "engine/plans/costs.py": "def cost(): ...",
+    "engine/plans/plan.py": "from engine.plans import cost",
+    "engine/plans/files.py": "",
+    "engine/report.py": "from engine.plans import cost",
+    "tests/helper.py": "def f():\n    from engine.plans import cost",
+    "tests/plans/test_plan.py": "import engine.plans.plan",
+    "tests/plans/test_files.py": "from engine.plans import files",
+    "tests/other/test_report.py": "",
+    "tests/other/test_costs.py": "",
+    "tests/other/test_helper.py": "from tests.helper import f",
+    "tests/other/test_plan_use.py": "from engine.plans.plan import Plan",
+    "tests/other/test_texts.py": "open('notes.md')",
+    "notes.md": "",
+}
+
+
+def test_changed_selects_importers_mirrors_and_names(tmp_path: Path) -> None:
+    for name, text in PROJECT.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    shutil.copy(ROOT / "tests" / "changed.py", tmp_path / "tests")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], cwd=tmp_path, check=True)
+    script = "from tests.changed import *; print(*selection(changed_files()))"
+    expected = {
+        "engine/plans/costs.py": {
+            "engine/plans/costs.py",
+            "tests/plans/test_plan.py",
+            "tests/other/test_report.py",
+            "tests/other/test_costs.py",
+            "tests/other/test_helper.py",
+        },
+        "tests/helper.py": {"tests/other/test_helper.py"},
+        "notes.md": {"tests/other/test_texts.py"},
+    }
+    for name, tests in expected.items():
+        (tmp_path / name).write_text("changed = 1", encoding="utf-8")
+        run = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert set(run.stdout.split()) == {*tests, "tests/test_architecture.py"}
+        subprocess.run([*git, "checkout", "-q", "."], cwd=tmp_path, check=True)
 
 
 def test_noise_is_that_of_the_test_here_and_its_own_in_a_child() -> None:
@@ -108,34 +138,3 @@ def test_the_peak_of_memory_is_that_of_the_process_alone():
     held[:: 2**12] = b"x" * len(held[:: 2**12])
     del held
     assert own_process(peak_megabytes) < 300 < peak_megabytes()
-
-
-COSTLY = """
-import subprocess
-import sys
-import time
-
-BURN = "import time\\nwhile time.process_time() < 0.2: pass"
-
-def test_here():
-    end = time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-
-def test_in_a_child_that_is_waited_for():
-    subprocess.run([sys.executable, "-c", BURN], check=True)
-
-def test_in_a_child_that_loses_its_parent():
-    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {BURN!r}])"
-    subprocess.run([sys.executable, "-c", leave], check=True)
-"""
-
-
-def test_the_cost_of_tests_is_that_of_all_their_processes(tmp_path: Path) -> None:
-    (tmp_path / "test_costly.py").write_text(COSTLY, encoding="utf-8")
-    command = [sys.executable, "-m", "tests.cost", "-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml"]
-    run = subprocess.run([*command, tmp_path / "test_costly.py"], cwd=ROOT, capture_output=True, text=True, check=True)
-    told = dict(line.split(" CPU seconds ")[::-1] for line in run.stdout.splitlines() if " CPU seconds " in line)
-    total, by_place = float(told.pop("in all")), {Path(place.strip()).name: float(v) for place, v in told.items()}
-    assert by_place["test_costly.py"] >= 0.35
-    assert total - sum(by_place.values()) >= 0.15, "of the child without a parent"
