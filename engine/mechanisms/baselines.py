@@ -60,9 +60,10 @@ class GaussianQueries(ExplicitMechanism):
 
     Options
     -------
-    charge : "cell" charges the joint sensitivity of all groups, "groups" the sum of the
-        sensitivities of the groups, which is at least as large.  Plan files without this option
-        have "groups".
+    charge : "cell" charges the joint sensitivity of all groups.  "groups" charges every group as
+        if it were released alone and adds up these costs, for comparison with programs that do
+        so; the sum is at least the joint cost and is charged even where it is larger.  Plan files
+        without this option have "groups".
     """
 
     name: ClassVar[str] = "gaussian"

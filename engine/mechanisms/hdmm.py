@@ -60,6 +60,7 @@ from engine.mechanisms.kronecker import (
     weighted_groups,
 )
 from engine.mechanisms.table_mechanism import Design, ExplicitMechanism, asked_attributes, identity_strategy
+from engine.plans.blocks import MIN_JOINT_SAVING, joint_share
 from engine.plans.table_plan import Component
 from engine.residuals import Space
 from engine.residuals.decomposition import decompose
@@ -392,6 +393,7 @@ class HDMMStrategy:
         proof.
     marginals : weights of OPT_marginals; every group is then answered by least squares over all
         components, and the components list no groups.
+    joint : whether the shares are those of the joint privacy cost; see `ExplicitPlan`.
     """
 
     noise: str
@@ -400,11 +402,7 @@ class HDMMStrategy:
     squared_error: float
     bound: float | None = None
     marginals: MarginalStrategy | None = None
-
-    @property
-    def joint(self) -> bool:
-        """Whether groups are answered by all components jointly."""
-        return self.marginals is not None
+    joint: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -457,11 +455,21 @@ def _assemble(
         product_component(builder.workload, problem, strategy, share)
         for problem, strategy, share in zip(problems, solved, shares.tolist(), strict=True)
     )
+    # All columns of a p-Identity strategy have the same L1 norm, so with Laplace noise the sum of
+    # the costs is the joint cost.
+    saving = 1.0
+    if solver.noise == "gaussian":
+        saving = joint_share([(c.attributes, c.factors, c.share) for c in components])
+    joint = saving < 1.0 - MIN_JOINT_SAVING
+    if joint:
+        components = tuple(replace(c, share=c.share / saving) for c in components)
+        error *= saving
     return HDMMStrategy(
         noise=solver.noise,
         operator=operator,
         components=components,
         squared_error=error * UNIT_VARIANCE[solver.noise],
+        joint=joint,
     )
 
 
@@ -579,7 +587,12 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
             return best
         if len(fewer) < len(best.components):
             description = f"a product strategy for each of {len(fewer)} clusters of groups, merged by search"
-            return plus_strategy(builder, fewer, solver, f"OPT_plus: {description}")
+            # the search for clusters minimises the error at the summed costs
+            best = min(
+                plus_strategy(builder, fewer, solver, f"OPT_plus: {description}"),
+                best,
+                key=lambda s: s.squared_error,
+            )
     return best
 
 
@@ -755,7 +768,8 @@ class HDMM(ExplicitMechanism):
             workload, law, operators=operators, restarts=self.restarts, seed=self.seed, deadline=deadline, tell=tell
         ).best
         origin = list(OPERATORS).index(best.operator.split(":")[0])
-        return Design(components=best.components, whole_tables=best.joint, origin=origin)
+        whole_tables = best.marginals is not None
+        return Design(components=best.components, whole_tables=whole_tables, origin=origin, joint=best.joint)
 
 
 def _assign_unweighted(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:

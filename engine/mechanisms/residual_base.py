@@ -38,7 +38,7 @@ from engine.mechanisms.reweighting import (
     proven,
 )
 from engine.plans import Block, Plan
-from engine.plans.blocks import MAX_JOINT, calibrate, joint_share, strategies_of
+from engine.plans.blocks import MAX_JOINT, MIN_JOINT_SAVING, calibrate, joint_share, strategies_of
 from engine.plans.objectives import Emphasis
 from engine.plans.replace_one import row_pcosts
 from engine.plans.solver_state import Solved, Tradeoff
@@ -61,8 +61,6 @@ BASE_SECONDS, GROUP_SECONDS = 0.003, 1e-5
 JOINT_SECONDS = 6e-3
 # For forecasts: equivalent number of evaluations of a minimax search per plan, and of a power mean.
 MINIMAX_STEPS_PER_PLAN, POWER_STEPS = EVALUATIONS / 34.0, EVALUATIONS / 15.0
-# Joint sensitivity is used if it saves at least this share of the cost, the gap of the searches.
-MIN_JOINT_SAVING = 1e-5
 # Strategies on disjoint axes of a space; their product measures the space.
 Factored = tuple[tuple[Axes, Strategy], ...]
 TUNED_TEXT = " Tuned splits are better in total; single groups may be less exact than with uniform centers."
@@ -495,6 +493,7 @@ def _joint_share(
     always : whether to return the ratio even if it saves less than `MIN_JOINT_SAVING`; otherwise it is 1 then.
     """
     factors = [tuple((a, f.strategy) for a, f in solution.factors) for solution in solutions]
-    strategies = {space: factors[k] for space, (k, _) in parts.spaces.items()}
-    share = joint_share(strategies, dict(zip(strategies, np.sqrt(ideal).tolist(), strict=True)))
+    numbers = [(space, factors[k]) for space, (k, _) in parts.spaces.items()]
+    noises = np.sqrt(ideal).tolist()
+    share = joint_share([(space, f, 1.0 / noise**2) for (space, f), noise in zip(numbers, noises, strict=True)])
     return share if always or share < 1.0 - MIN_JOINT_SAVING else 1.0

@@ -65,7 +65,9 @@ class Design:
 
         Each array has a different shape: the header, then every component with its factors.
         """
-        out: list[Any] = [[self.origin, len(self.components), float(self.whole_tables)]]
+        header = [self.origin, len(self.components), float(self.whole_tables)]
+        # plan files without the fourth number charge the sum of the costs
+        out: list[Any] = [[*header, 1.0] if self.joint else header]
         for c in self.components:
             out += [[c.share, len(c.factors)], c.groups, [schema.names.index(a) for a in c.attributes]]
             for axes, strategy in c.factors:
@@ -95,7 +97,9 @@ class Design:
             return numbers
 
         strategies: dict[tuple[Axes, bytes], Strategy] = {}
-        origin, count, whole_tables = integers(take(), 10**6)
+        origin, count, whole_tables, *joint = integers(take(), 10**6)
+        if joint not in ([], [1]):
+            raise ValueError("the recorded header does not fit")
         names, components = workload.schema.names, []
         for _ in range(count):
             share, factors = take().ravel()
@@ -115,7 +119,13 @@ class Design:
             components.append(
                 Component(attributes=attributes, factors=tuple(factor_list), share=float(share), groups=groups)
             )
-        return cls(components=tuple(components), whole_tables=bool(whole_tables), matrices=matrices, origin=origin)
+        return cls(
+            components=tuple(components),
+            whole_tables=bool(whole_tables),
+            matrices=matrices,
+            origin=origin,
+            joint=bool(joint),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from engine.errors import PlanError
 from engine.privacy.gaussian import LOAD, STEP
 from engine.residuals import Axes, Space, Strategy, contract, grouped
 from engine.residuals.basis import ungrouped
-from engine.residuals.strategy import LEAVING, dearest_cell
+from engine.residuals.strategy import LEAVING, MeasuredPart, dearest_cell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +50,8 @@ MAX_RECORDS = 10**8
 UNEQUAL_NORMS = 1e-6
 # number of blocks up to which their joint sensitivity is computed
 MAX_JOINT = 3_000
+# smallest saving, as a share of the summed costs, for which the joint privacy cost is charged
+MIN_JOINT_SAVING = 1e-5
 # standard deviation of noise of scale 1
 DEVIATION = {"gaussian": 1.0, "laplace": math.sqrt(2.0)}
 
@@ -342,19 +344,18 @@ def _unweighted(block: Block) -> tuple[tuple[Axes, Strategy], ...]:
     return ((axes, Strategy(sizes=block.sizes, rows=rows, pinv=rows.T, complete=False)),)
 
 
-def joint_share(strategies: Mapping[Space, tuple[tuple[Axes, Strategy], ...]], noises: Mapping[Space, float]) -> float:
+def joint_share(parts: Sequence[MeasuredPart]) -> float:
     """Return the joint privacy cost of strategies as a share of the sum of their costs.
 
-    ``noises`` are standard deviations of Gaussian noise.  The share is 1 for more than `MAX_JOINT`
-    strategies, where the joint cost is not computed.
+    ``parts`` are strategies with Gaussian noise, as for `dearest_cell`.  The share is 1 for more
+    than `MAX_JOINT` strategies, where the joint cost is not computed.
     """
-    if len(strategies) > MAX_JOINT:
+    if len(parts) > MAX_JOINT:
         return 1.0
-    distinct = {s for factors in strategies.values() for _, s in factors}
+    distinct = {s for _, factors, _ in parts for _, s in factors}
     unequal = {s for s in distinct if np.ptp((s.rows**2).sum(axis=0)) > UNEQUAL_NORMS * s.column_norm**2}
-    if sum(any(s in unequal for _, s in factors) for factors in strategies.values()) < 2:
+    if sum(any(s in unequal for _, s in factors) for _, factors, _ in parts) < 2:
         return 1.0
-    parts = [(space, factors, 1.0 / noises[space] ** 2) for space, factors in strategies.items()]
     total = math.fsum(scale * math.prod(s.column_norm**2 for _, s in factors) for _, factors, scale in parts)
     return min(1.0, dearest_cell(parts, "gaussian") / total)
 

@@ -193,8 +193,69 @@ def test_cells_pcost_weighted_block_is_exact() -> None:
 
 def test_joint_share_too_many_blocks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made = plan(custom(), Budget(1.0), cache=False)
-    strategies = {space: b.factors for space, b in made.blocks.items()}
-    noises = {space: b.noise for space, b in made.blocks.items()}
-    assert joint_share(strategies, noises) < 0.97
+    parts = [(space, b.factors, 1.0 / b.noise**2) for space, b in made.blocks.items()]
+    assert joint_share(parts) < 0.97
     monkeypatch.setattr("engine.plans.blocks.MAX_JOINT", 2)
-    assert joint_share(strategies, noises) == 1.0
+    assert joint_share(parts) == 1.0
+
+
+def union_plan(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> Plan:
+    """Return a plan of three product strategies whose costliest cells differ."""
+    monkeypatch.setattr("engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", 1)
+    rng = np.random.default_rng(2)
+    workload = Workload(Schema([Attribute.of_size(name, 4) for name in "abc"]))
+    for pair in ("ab", "ac", "bc"):
+        workload = workload.add(list(pair), Custom(matrix=rng.normal(size=(2, 16))))
+    return plan(workload, budget, "hdmm", operator="OPT_plus", cache=False)
+
+
+@pytest.mark.parametrize("budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"])
+def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
+    made = union_plan(monkeypatch, budget)
+    assert len(made.blocks) == 3
+    assert made.joint
+    truth = dearest_by_hand(made) * budget.rows_per_person**2
+    assert truth <= made.pcost <= budget.pcost
+    assert truth == pytest.approx(budget.pcost, rel=1e-4)
+    assert made.pcost < 0.97 * total_pcost(made.blocks, made.max_records) * budget.rows_per_person**2
+
+
+def test_hdmm_union_replace_one_is_not_undercharged(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = union_plan(monkeypatch, Budget(1.0, neighbours="replace_one"))
+    with campaign.silent():
+        for one in campaign.replay("union", [made], made, made.pcost, tight=False, rng=RNG):
+            assert not one.wrong, one
+
+
+def test_hdmm_union_file_keeps_plan_and_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = union_plan(monkeypatch, Budget(1.0))
+    again = load_plan(made.to_json())
+    assert again.joint
+    assert (again.hash, again.pcost, again.rmse) == (made.hash, made.pcost, made.rmse)
+    assert again.to_json() == made.to_json()
+    other = at_budget(made, Budget(4.0))
+    assert other.joint
+    assert other.rmse == pytest.approx(made.rmse / 2, rel=1e-6)
+
+
+def test_hdmm_union_older_file_adds_up_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = union_plan(monkeypatch, Budget(1.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.plans.blocks.MAX_JOINT", 2)
+        older = union_plan(monkeypatch, Budget(1.0))
+    assert not older.joint
+    assert older.hash == made.hash
+    assert made.rmse < 0.99 * older.rmse
+    again = load_plan(older.to_json())
+    assert not again.joint
+    assert (again.pcost, again.rmse) == (older.pcost, older.rmse)
+
+
+@pytest.mark.parametrize("mark", [0.0, 2.0])
+def test_hdmm_union_forged_header_is_refused(monkeypatch: pytest.MonkeyPatch, mark: float) -> None:
+    made = union_plan(monkeypatch, Budget(1.0))
+    header = made.matrices[0].copy()
+    header[3] = mark
+    text = dataclasses.replace(made, matrices=(header, *made.matrices[1:])).to_json()
+    with pytest.raises(PlanError, match="fit"):
+        load_plan(text)

@@ -82,7 +82,7 @@ def brute_force(workload, strategy):
     std = [noise_std(strategy.noise, c.share) for c in strategy.components]
     total = 0.0
     for k in weighted_groups(workload):
-        if strategy.joint:
+        if strategy.marginals is not None:
             own, own_std = np.concatenate(rows), np.repeat(std, [len(r) for r in rows])
         else:
             (c,) = [i for i, component in enumerate(strategy.components) if k in component.groups]
@@ -313,7 +313,7 @@ def test_a_unit_too_large_says_why():
         best_of(workload, operators=("OPT_kron",))
     found = best_of(workload)
     assert set(found.refused) == {"OPT_0", "OPT_kron", "OPT_plus"}
-    assert found.best.joint
+    assert found.best.marginals is not None
 
 
 @pytest.mark.parametrize("bad", [{"noise": "uniform"}, {"operators": ("OPT_9",)}, {"operators": ()}])
