@@ -77,8 +77,6 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
     """Return why the records of a step are not those of its look, or "" if they are the same."""
     if digest.startswith(OTHER):
         return "The look itself was measured on other records than the one before it."
-    if not digest:
-        return "The look was taken before looks kept a digest of their records, so the records cannot be compared."
     same = hmac.compare_digest(digest, table_digest(counts, step_sets(common), book.secret("records")))
     return "" if same else "These are not the records that were looked at, or the ledger's key file was replaced."
 
@@ -299,10 +297,8 @@ def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tup
 
 
 def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
-    """Return the costs in a file; for older files, which store no prices, those of the plans."""
+    """Return the costs in a file."""
     spent, prices = archive.text("spent.txt").decode(), [repr(price(option)) for option in common.options]
-    if "prices.json" not in archive:
-        return Paid(spent, tuple(prices))
     told = [str(one) for one in parse_json(archive.text("prices.json"))]
     if not np.allclose([float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0):
         raise ValueError("these are the prices of other plans")

@@ -119,7 +119,7 @@ class Fingerprint:
 
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
-        """Parse the output of `to_text`; rows of earlier versions give an empty fingerprint."""
+        """Parse the output of `to_text`; the empty text gives an empty fingerprint."""
         tables, *columns = text.split(" ")
         return cls(tables=tables, columns=dict(column.split("=", 1) for column in columns if "=" in column))
 

@@ -139,7 +139,7 @@ class TotalDefinition:
 
     @classmethod
     def from_text(cls, text: str) -> TotalDefinition:
-        """Parse the output of `to_text`; the empty text of early ledgers means zCDP and one row.
+        """Parse the output of `to_text`.
 
         Raises
         ------
@@ -147,8 +147,7 @@ class TotalDefinition:
             The definition is from a later version of the program.
         """
         try:
-            # early ledgers have no text here, and their totals were zCDP for one row
-            return cls(**parse_json(text)) if text else cls()
+            return cls(**parse_json(text))
         except (ValueError, TypeError):
             raise LedgerError(
                 "A total has a definition that this program does not support; update the program."

@@ -85,7 +85,7 @@ def reserved(ledger: Path, size: int) -> Iterator[Draft]:
     folder = results_folder(ledger)
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.stat().st_mode & 0o077:  # earlier versions created it readable for all users
+        if folder.stat().st_mode & 0o077:  # a restored copy may be readable by other users
             folder.chmod(0o700)
         # a power cut loses directory entries that were not synced, including this folder
         sync_folder(folder.parent)

@@ -40,7 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import amount, cost, how_many, set_name
+from engine._format import amount, how_many, set_name
 from engine._untrusted import MAX_JSON_MEMORY, parse_json
 from engine.analysis import group_table
 from engine.analysis.error_targets import claim_text
@@ -104,8 +104,8 @@ def write_measurements(measurement: Measurement, folder: Path) -> list[Path]:
 def in_one_step(measurement: Measurement) -> bool:
     """Return whether the released integers alone determine the estimates of the plan.
 
-    False for the second stage of a two-stage release, and for rows that an earlier version or
-    another machine has rotated.
+    False for the second stage of a two-stage release, and for rows that another machine has
+    rotated.
     """
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
@@ -236,8 +236,6 @@ def _mismatch(block: Block) -> PlanError:
 
 
 PACKAGE_FORMAT = "release/5"
-# earlier certificate formats: without promise, without groups with error targets, with two epsilons
-BEFORE = ("release/2", "release/3", "release/4")
 MAX_CSV_ANSWERS = 1_000_000
 REPORT_ANSWERS = 40  # answers per group in the report
 REPORT_GROUPS = 12  # groups with answers in the report
@@ -337,9 +335,7 @@ def write_package(
     return Path(path)
 
 
-def certificate(
-    measurement: Measurement, receipt: Receipt | None, confidence: float, *, format: str = PACKAGE_FORMAT
-) -> dict[str, Any]:
+def certificate(measurement: Measurement, receipt: Receipt | None, confidence: float) -> dict[str, Any]:
     """Return the privacy guarantee, cost and accuracy of a release, as JSON-ready data.
 
     A receipt adds the row and the hash of the spend in its ledger.
@@ -347,7 +343,7 @@ def certificate(
     plan, budget = measurement.plan, measurement.plan.budget
     seal = plan.certificate
     out: dict[str, Any] = {
-        "format": format,
+        "format": PACKAGE_FORMAT,
         "status": MARK if measurement.rehearsal else "release",
         "dataset": measurement.dataset,
         "key": measurement.key,
@@ -372,16 +368,9 @@ def certificate(
         "gap": seal.gap,
         "bound": seal.statement,
     }
-    if format != BEFORE[0]:
-        out["promise"] = plan.schema.promise(budget)
-    if format not in BEFORE[:2] and (keep := plan.options.get("keep")) is not None:
+    out["promise"] = plan.schema.promise(budget)
+    if (keep := plan.options.get("keep")) is not None:
         out["kept"] = _keep_text(plan, keep)
-    if format in BEFORE:
-        out["epsilon_by_delta_proved"] = {f"{d:g}": budget.epsilon_zcdp(d) for d in DELTAS}
-        if budget.pure_epsilon is None:
-            out["meaning"] = (
-                f"{plan.schema.meaning(budget).removesuffix('.')} (proved: {cost(budget.epsilon_zcdp(1e-6))})."
-            )
     if plan.schema.invariants:
         out["exact"] = [list(one.attributes) for one in plan.schema.invariants]
     if budget.pure_epsilon is not None:

@@ -226,31 +226,21 @@ def _column(values: pd.Series) -> pa.Array:
 Described = list[tuple[str, Group, list[str]]]
 
 
-def unescaped_texts(measurement: Measurement, confidence: float) -> dict[str, str]:
-    """Return README and codebook of earlier versions, whose labels are not escaped."""
-    groups = measurement.plan.workload.groups
-    described: Described = [(f"table{number}", group, []) for number, group in enumerate(groups, start=1)]
-    return {
-        "README.md": _readme(measurement, described, confidence, raw=True),
-        "codebook.md": _codebook(measurement.plan.schema, raw=True),
-    }
-
-
-def _readme(measurement: Measurement, described: Described, confidence: float, *, raw: bool = False) -> str:
-    plan, escape = measurement.plan, str if raw else markdown
-    title = MARK if measurement.rehearsal else escape(f"Tables of {measurement.dataset}")
+def _readme(measurement: Measurement, described: Described, confidence: float) -> str:
+    plan = measurement.plan
+    title = MARK if measurement.rehearsal else markdown(f"Tables of {measurement.dataset}")
     lines = [
         f"# {title}",
         "",
-        escape(plan.schema.promise(plan.budget)),
+        markdown(plan.schema.promise(plan.budget)),
         "",
-        escape(plan.meaning),
+        markdown(plan.meaning),
         "",
         "## Tables",
         "",
     ]
     contents = [f"{g.family_text}, {set_name(g.attributes) or 'all records'}" for _, g, _ in described]
-    lines += [f"- {name}.csv: {escape(text)}" for (name, _, _), text in zip(described, contents, strict=True)]
+    lines += [f"- {name}.csv: {markdown(text)}" for (name, _, _), text in zip(described, contents, strict=True)]
     lines += ["", "`registry.json` says what public registries of deployments ask for, as far as it is known here."]
     lines += ["", "## Columns", "", f"Intervals are at {confidence:.0%}. Codes and labels are in codebook.md.", ""]
     lines += [f"- `{name}`: {words}" for name, (_, words) in COLUMNS.items()]
@@ -291,21 +281,17 @@ def _readme(measurement: Measurement, described: Described, confidence: float, *
     return "\n".join(lines) + "\n"
 
 
-def _codebook(schema: Schema, *, raw: bool = False) -> str:
-    def cell(label: str) -> str:
-        return label.replace("|", "\\|") if raw else markdown(label)
-
+def _codebook(schema: Schema) -> str:
     lines = ["# Codebook", ""]
     for attribute in schema.attributes:
-        name = attribute.name if raw else markdown(attribute.name)
-        lines += [f"## {name}", "", f"{attribute.kind}, {attribute.size:,} cells", ""]
+        lines += [f"## {markdown(attribute.name)}", "", f"{attribute.kind}, {attribute.size:,} cells", ""]
         lines += ["| code | label |", "|---|---|"]
-        lines += [f"| {i} | {cell(attribute.label(i))} |" for i in range(attribute.size)]
+        lines += [f"| {i} | {markdown(attribute.label(i))} |" for i in range(attribute.size)]
         lines.append("")
     if schema.impossible:
         lines += ["## Impossible cells", "", "Rows that meet one of these rules were left out of every count."]
         lines += ["Published counts of cells that are impossible are exactly 0; estimates have their noise.", ""]
-        lines += [f"- {f'`{rule}`' if raw else markdown_code(str(rule))}" for rule in schema.impossible]
+        lines += [f"- {markdown_code(str(rule))}" for rule in schema.impossible]
     return "\n".join(lines)
 
 

@@ -40,16 +40,14 @@ from engine.publish.package_files import (
     package_files,
 )
 from engine.publish.release_package import (
-    BEFORE,
     CERTIFICATE,
     NAMES,
-    PACKAGE_FORMAT,
     SIGNATURE,
     certificate,
     read_measurements,
 )
 from engine.publish.report import MARK, answer_batches
-from engine.publish.tables_package import HOW, MAX_TABLE_ROWS, PLAN, TABLES_FORMAT, tables_files, unescaped_texts
+from engine.publish.tables_package import HOW, MAX_TABLE_ROWS, PLAN, TABLES_FORMAT, tables_files
 from engine.release import Measurement
 
 TABLE_TOLERANCE = 1e-6  # relative difference between machines
@@ -91,7 +89,6 @@ def table_problems(files: PackageFiles, public_key: str | None, ledger: str | Pa
         present = set(files.names)
         problems += [f"{name} is not there" for name in sorted(expected.keys() - present)]
         problems += [f"{name} is no part of the tables" for name in sorted(present - expected.keys())]
-        earlier = unescaped_texts(measurement, how["confidence"])
         # the arrays were read above, and their bytes may differ
         for name in sorted((expected.keys() & present) - {NAMES[1]}):
             files.digest(name, 2 * expected[name].stat().st_size + MAX_SMALL)
@@ -100,8 +97,6 @@ def table_problems(files: PackageFiles, public_key: str | None, ledger: str | Pa
             except (ValueError, csv.Error):
                 # a different encoding, or not a table
                 same = False
-            if not same and name in earlier:
-                same = files.path(name).read_bytes() == earlier[name].encode()
             if not same:
                 problems.append(f"{name} is not what plan and integers give")
     return problems + ([] if ledger is None else _spend_problems(measurement, ledger))
@@ -249,12 +244,8 @@ def _problems(files: PackageFiles, public_key: str | None, ledger: str | Path | 
         receipt = Receipt(
             plan_hash=plan.hash, note="", fresh=False, dataset=words["dataset"], key=words["key"], **spent
         )
-    format_name = seal["format"] if seal.get("format") in BEFORE else PACKAGE_FORMAT
-    expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"], format=format_name)))
+    expected = json.loads(json.dumps(certificate(found, receipt, seal["confidence"])))
     text_tolerances = dict.fromkeys(TEXT_FIELDS, _text_tolerance(expected.get("global_gap"), seal.get("global_gap")))
-    if format_name in BEFORE:
-        # earlier versions rounded differently: allow one unit in the last of four digits
-        text_tolerances["meaning"] = (1.1e-3, 0.0)
     for name in sorted(expected.keys() | seal.keys()):
         one, other = expected.get(name), seal.get(name)
         if not (

@@ -150,24 +150,18 @@ def check_repeat(
     """Raise OtherRecords if a stored release was measured on other records than those counted.
 
     Records are compared by a keyed digest of the counted tables, so their order and format do not
-    matter.  If they are the same, `intake` is called; it gets a warning if the ledger has no
-    digest.
+    matter.  If they are the same, `intake` is called.
     """
     # the digest of a step that was charged alone has a prefix
-    stored, warnings = receipt.digest.rpartition(":")[2], []
-    if not stored:
-        warnings.append(
-            f"The release of {receipt.utc} is older than the digests of records, so it cannot be checked that "
-            "these are the same records."
-        )
-    elif not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
+    stored = receipt.digest.rpartition(":")[2]
+    if not hmac.compare_digest(stored, table_digest(counts, sets, book.secret("records"))):
         raise OtherRecords(
             f"These are not the records that were released for dataset {receipt.dataset!r} at {receipt.utc} with the "
             "same plan, or the ledger's key file was replaced. Nothing was returned or spent.",
             remedy,
         )
     if intake is not None:
-        intake(Intake.of(counts, warnings))
+        intake(Intake.of(counts, []))
 
 
 def _warning(row: Row) -> str:

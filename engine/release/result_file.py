@@ -2,8 +2,8 @@
 
 A result file is a zip archive of a JSON header, texts, int64 answers and float64 estimates.  It
 contains the estimates as well as the answers, so that later versions of libraries cannot change
-them.  Arrays are named by the attributes of their residual space; older releases name them by the
-number of the block.  `save_measurement` writes a measurement to a separate file, without a ledger.
+them.  Arrays are named by the attributes of their residual space.  `save_measurement` writes a
+measurement to a separate file, without a ledger.
 """
 
 from __future__ import annotations
@@ -148,11 +148,11 @@ class Archive:
 
     def answers(self, shapes: Shapes) -> dict[Space, npt.NDArray[np.int64]]:
         """Return the released strategy answers of some spaces, in grid steps, with these shapes."""
-        return {s: self._array("answers", s, i, np.int64, shape) for i, (s, shape) in enumerate(shapes.items())}
+        return {space: self._array("answers", space, np.int64, shape) for space, shape in shapes.items()}
 
     def estimates(self, shapes: Shapes) -> dict[Space, Array]:
         """Return the estimates of some spaces, in counts, with these shapes."""
-        return {s: self._array("estimates", s, i, np.float64, shape) for i, (s, shape) in enumerate(shapes.items())}
+        return {space: self._array("estimates", space, np.float64, shape) for space, shape in shapes.items()}
 
     def everything(self, folder: str) -> dict[Space, npt.NDArray[Any]]:
         """Return all arrays of the folder "answers" or "estimates", with their stored shapes."""
@@ -162,9 +162,9 @@ class Archive:
             raise ValueError("an array has another name")
         return {tuple(space): self._window(name) for name, space in spaces.items()}
 
-    def _array(self, folder: str, space: Space, number: int, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
+    def _array(self, folder: str, space: Space, dtype: Any, shape: Iterable[int]) -> npt.NDArray[Any]:
         name = _member(folder, space)
-        array = self._window(name if name in self else f"{folder}/{number}.npy")
+        array = self._window(name)
         if array.dtype != dtype or array.shape != tuple(shape):
             raise ValueError(f"{name} has another shape")
         return array

@@ -194,8 +194,7 @@ class SubworkloadSolver:
                 return single_axes, COUPLED_PREFIX
             if ending.startswith(UNCOUPLED_PREFIX):
                 return uncoupled, UNCOUPLED_PREFIX
-            # plans without a prefix are older; they used no alternating search for Grams that
-            # couple all attributes
+            # without a prefix: a dense search, or an alternating one of a Gram too large for it
             return (uncoupled if len(uncoupled) > 1 and needed > self.dense_limit else []), ""
         joint = [self.factors[k] for t in sub.terms for a, k in t.factors if len(a) > 1]
         # Grams with more rows than coordinates are stored without rows, and alternating searches

@@ -116,7 +116,7 @@ def test_a_look_without_a_digest_is_finished_at_the_cost_of_both(ledger, monkeyp
     monkeypatch.setattr("engine.common_mechanism.stepwise.recognised", lambda *_: None)
     key = looked(ledger)
     monkeypatch.undo()
-    with pytest.raises(DataError, match="before looks kept a digest"):
+    with pytest.raises(DataError, match="not the records"):
         finish(ledger, key, RECORDS)
     finish(ledger, key, RECORDS, on_changed="charge")
     assert spent(ledger)[-1] == Decimal(repr(COMMON.residuals[1].pcost))

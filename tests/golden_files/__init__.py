@@ -1,1 +1,1 @@
-"""Files that an earlier version wrote, and that they can still be read."""
+"""Stored files of every format, and tests that they stay readable."""

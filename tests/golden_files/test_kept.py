@@ -1,6 +1,6 @@
-"""What an earlier version wrote can still be read: plans of every mechanism, a ledger, its results, a choice in steps.
+"""Stored plans of every mechanism, a ledger, its results and a two-stage release stay readable.
 
-They were written before the engine had rooms; `figures.json` holds what it promised and answered then.
+`figures.json` contains the hashes, errors and answers of these files when they were written.
 """
 
 import json
@@ -26,7 +26,7 @@ def office(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", FIGURES["plans"])
-def test_an_earlier_plan_promises_what_it_promised(name: str) -> None:
+def test_load_plan_stored_file_has_stored_figures(name: str) -> None:
     text, told = (KEPT / f"{name}.plan.json").read_text(encoding="utf-8"), FIGURES["plans"][name]
     plan = load_plan(text)
     assert (plan.hash, plan.pcost) == (told["hash"], pytest.approx(told["pcost"], rel=1e-12))
@@ -39,14 +39,14 @@ def test_an_earlier_plan_promises_what_it_promised(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in FIGURES["answers"] if n != "finished"])
-def test_an_earlier_release_answers_what_it_answered(name: str, office: Path) -> None:
+def test_load_measurement_stored_result_has_stored_answers(name: str, office: Path) -> None:
     plan = load_plan((KEPT / f"{name}.plan.json").read_text(encoding="utf-8"))
     found = load_measurement(Ledger(office), release_key(dataset="people", plan_hash=plan.hash, attempt=1))
     for group, answers in enumerate(FIGURES["answers"][name]):
         np.testing.assert_allclose(found.answers(group)["answer"], answers, rtol=1e-9, atol=1e-9)
 
 
-def test_an_earlier_choice_and_its_ledger_are_whole(office: Path) -> None:
+def test_resume_stored_two_stage_release_is_valid(office: Path) -> None:
     book = Ledger(office)
     assert verify_ledger(office) == ()
     assert book.status("people").spent == FIGURES["spent"]

@@ -202,7 +202,11 @@ def test_a_removed_rule_is_found(ledger, rule):
         ({"kind": "dataset", "dataset": "adult", "key": "again", "pcost": "9"}, "declares a dataset twice"),
         ({"kind": "gift", "dataset": "adult"}, "unknown kind"),
         ({"kind": "spend", "dataset": "adult", "key": "k", "pcost": "epsilon 0.1"}, "its total does not count"),
-        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "epsilon 0.1"}, "not of its kind"),
+        (
+            {"kind": "dataset", "dataset": "b", "key": "b", "pcost": "epsilon 0.1", "plan_hash": '{"kind":"zcdp"}'},
+            "not of its kind",
+        ),
+        ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0.1"}, "this program does not know"),
         ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
     ],
 )

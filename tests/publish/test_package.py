@@ -97,34 +97,10 @@ def test_the_certificate_names_the_groups_that_were_kept_and_their_shares(tmp_pa
             plan(asked, Budget(pcost=0.5), centers="tuned", keep=keep), synthetic(schema, 50, seed=1), rehearsal=True
         )
         assert package.certificate(found, None, 0.95)["kept"] == words
-        assert "kept" not in package.certificate(found, None, 0.95, format="release/3")
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format="release/3"))
-    assert verify_package(write_package(found, tmp_path / "old.zip")) == ()
     monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"kept": "every group: not at all"})
     changed = write_package(found, tmp_path / "changed.zip")
     assert verify_package(changed) == ("the certificate's kept is not what plan and integers give",)
-
-
-def test_certificate_with_two_epsilons_is_still_checked(tmp_path, monkeypatch) -> None:
-    schema = Schema([Attribute.of_size("x", 6)])
-    asked = Workload(schema).add("x", "marginal")
-    found = measure(plan(asked, Budget(pcost=0.1)), synthetic(schema, 50, seed=1), rehearsal=True)
-    honest = package.certificate
-    new = honest(found, None, 0.95)
-    assert "proved" not in new["meaning"]
-    assert new["epsilon_by_delta_proved"]["1e-06"] == Budget(pcost=0.1).epsilon(1e-6)
-    # as release/4 wrote it, where 0.1 was rounded up to 0.1001
-    text = (
-        "Privacy cost 0.1001: whoever knows everybody else guesses right whether one person, with one row, is in the "
-        "data or not at most 56.3% of the time (a coin flip: 50%). zCDP rho 0.05001; epsilon 1.368 at delta 1e-06 "
-        "(proved: {}).".format
-    )
-    for proved, problems in (("1.472", 0), ("1.4", 1)):
-        seal = honest(found, None, 0.95, format="release/4") | {"meaning": text(proved)}
-        assert seal["epsilon_by_delta_proved"]["1e-06"] == Budget(pcost=0.1).epsilon_zcdp(1e-6)
-        monkeypatch.setattr(package, "certificate", lambda *given, seal=seal: dict(seal))
-        assert len(verify_package(write_package(found, tmp_path / f"{proved}.zip"))) == problems
 
 
 def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:

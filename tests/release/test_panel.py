@@ -80,14 +80,9 @@ def test_a_total_for_three_rows_refuses_plans_for_other_people(ledger: Ledger, o
     assert ledger.status("panel").spent == 0
 
 
-def test_a_certificate_of_the_earlier_form_is_still_checked(
-    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_verify_package_changed_promise_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = measure(plan(ASKED, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True)
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given, format=package.BEFORE[0]))
-    old = write_package(found, tmp_path / "old.zip")
-    assert verify_package(old) == ()
     monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"promise": "Nobody is told from."})
     assert verify_package(write_package(found, tmp_path / "new.zip")) == (
         "the certificate's promise is not what plan and integers give",

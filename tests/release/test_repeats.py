@@ -118,13 +118,14 @@ def test_repeat_without_key_file_is_refused(small: Plan, ledger: Ledger) -> None
     assert release(small, ledger, None) == first
 
 
-def test_repeat_of_release_without_digest_warns(small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(measuring, "recognised", lambda *_: None)
-        first = release(small, ledger)
-    seen = list[Intake]()
-    assert release(small, ledger, CHANGED, intake=seen.append) == first
-    assert "cannot be checked" in seen[0].warnings[0]
+def test_repeat_of_release_without_digest_is_refused(
+    small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(measuring, "recognised", lambda *_: None)
+        release(small, ledger)
+    with pytest.raises(OtherRecords):
+        release(small, ledger)
 
 
 def test_repeat_refuses_other_records_of_a_simultaneous_run(
