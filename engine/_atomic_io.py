@@ -13,6 +13,47 @@ from engine.errors import EngineError
 
 
 @contextmanager
+def atomic_path(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; on success, move the file to ``path``.
+
+    The temporary file is removed on any exception.
+
+    Raises
+    ------
+    FileExistsError
+        The file exists already, and is not to be overwritten.
+    """
+    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(8)}.part")
+    try:
+        yield draft
+        if overwrite:
+            os.replace(draft, path)
+        else:
+            _move_to_new(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_file(path: Path, *, overwrite: bool, mode: int = 0o600, sync: bool = True) -> Iterator[BinaryIO]:
+    """Open a file that appears under its name only when it is complete.
+
+    `mode` are the permissions of the file, before the umask.  With ``sync`` the content is on the
+    disk before the file has its name, also after a power cut.  Raises FileExistsError as
+    `atomic_path`.
+    """
+    create = os.O_CREAT | os.O_EXCL | os.O_WRONLY
+    with (
+        atomic_path(path, overwrite=overwrite) as draft,
+        open(os.open(draft, create, mode), "wb") as file,
+    ):
+        yield file
+        file.flush()
+        if sync:
+            os.fsync(file.fileno())
+
+
+@contextmanager
 def fresh_file(
     path: str | os.PathLike[str], what: str, *, error: type[EngineError], mode: int = 0o666
 ) -> Iterator[BinaryIO]:
@@ -28,19 +69,24 @@ def fresh_file(
     place = Path(path)
     if not place.name:
         raise error(f"{place} is a folder. Give the name of a file in it.")
-    draft = place.with_name(f".{place.name}.{secrets.token_hex(8)}")
     try:
-        with open(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode), "wb") as file:
+        with atomic_file(place, overwrite=False, mode=mode) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        # link fails where rename would replace a file, which could be a ledger or records
-        os.link(draft, place)
     except FileExistsError:
         raise error(f"{place} is there already, and nothing is overwritten. Give another name.") from None
     except OSError as reason:
         raise error(
             f"The {what} cannot be written to {place}: {reason.strerror}. Give a file in a folder that exists."
         ) from None
-    finally:
-        draft.unlink(missing_ok=True)
+
+
+def _move_to_new(draft: Path, path: Path) -> None:
+    try:
+        # link fails where rename would replace a file, which could be a ledger or records
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        # the file system has no hard links
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        os.replace(draft, path)

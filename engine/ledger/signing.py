@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from engine._atomic_io import atomic_file
 from engine._untrusted import parse_json
 from engine.errors import LedgerError
 from engine.ledger.hash_chain import sync_folder
@@ -81,18 +81,9 @@ def good_signature(public_key: str, signature: str, content: bytes) -> bool:
 
 def _create(file: Path) -> None:
     """Create the key file atomically, readable by its owner only; the first of two creations wins."""
-    partial = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     content = json.dumps({"format": FORMAT, "seed": secrets.token_hex(32)})
-    try:
-        with open(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as new:
-            new.write(content)
-            new.flush()
-            # synced before it is renamed: a truncated key would make every digest wrong
-            os.fsync(new.fileno())
-        with suppress(FileExistsError):
-            # link fails if the name exists, where rename would replace: two concurrent creations both
-            # read the first key
-            os.link(partial, file)
-        sync_folder(file.parent)
-    finally:
-        partial.unlink(missing_ok=True)
+    # two concurrent creations both read the first key; it is synced before it has its name, because
+    # a truncated key would make every digest wrong
+    with suppress(FileExistsError), atomic_file(file, overwrite=False) as new:
+        new.write(content.encode())
+    sync_folder(file.parent)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import time
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from engine._atomic_io import atomic_file
 from engine.errors import PlanError
 from engine.residuals import Axes
 
@@ -73,15 +73,10 @@ class Reached:
         if self.folder is None:
             return
         path = self.folder / f"{self.part}{name}{ENDING}"
-        temporary = path.with_name(f".{secrets.token_hex(8)}.draft")
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            try:
-                with open(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                    np.savez(file, **dict[str, Any](arrays))
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
+            with atomic_file(path, overwrite=True, sync=False) as file:
+                np.savez(file, **dict[str, Any](arrays))
         except OSError as reason:
             raise PlanError(
                 f"Checkpoints cannot be kept in {self.folder}: {reason.strerror}. Give resume a folder "

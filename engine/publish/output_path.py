@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import os
-import secrets
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from engine._atomic_io import atomic_path
 from engine.errors import PlanError
 from engine.publish.columns import is_added
 
@@ -81,28 +81,9 @@ def new_file(path: PathText, *, keep: Iterable[PathText] = (), overwrite: bool =
     Raises: PlanError as `check_target`, also if a file with this name was created in the meantime.
     """
     target = check_target(path, keep=keep, overwrite=overwrite)
-    partial = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.part")
     try:
-        yield partial
-        if overwrite:
-            os.replace(partial, target)
-        else:
-            _publish_name(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _publish_name(partial: Path, target: Path) -> None:
-    """Rename a file atomically; raise PlanError if the name is used by now."""
-    try:
-        try:
-            os.link(partial, target)
-        except FileExistsError:
-            raise
-        except OSError:
-            # the file system has no hard links
-            os.close(os.open(target, os.O_CREAT | os.O_EXCL))
-            os.replace(partial, target)
+        with atomic_path(target, overwrite=overwrite) as partial:
+            yield partial
     except FileExistsError:
         raise PlanError(f"{target} has come up meanwhile, and nothing is overwritten. Give another name.") from None
 

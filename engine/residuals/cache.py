@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Mapping
@@ -31,6 +30,7 @@ import numpy as np
 import platformdirs
 
 from engine._arrays import Array
+from engine._atomic_io import atomic_file
 from engine._untrusted import parse_json
 from engine.residuals.dual_solver import Solution
 from engine.residuals.strategy_search import Search
@@ -177,15 +177,8 @@ class SolveCache:
     def _write(self, folder: Path, key: str, mass: Array) -> None:
         body = mass.astype("<f8").tobytes()
         folder.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=folder, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(json.dumps(_head(key, body)).encode() + b"\n" + body)
-            Path(name).replace(folder / (key + SUFFIX))
-        except BaseException:
-            with suppress(OSError):
-                Path(name).unlink()
-            raise
+        with atomic_file(folder / (key + SUFFIX), overwrite=True, sync=False) as file:
+            file.write(json.dumps(_head(key, body)).encode() + b"\n" + body)
         with self._lock:
             first = self._written == 0
             self._written += len(body)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import tempfile
 import zlib
 from contextlib import suppress
 from pathlib import Path
 
+from engine._atomic_io import atomic_file
 from engine.errors import PlanError
 from pages.parts.shell import places
 
@@ -31,10 +31,8 @@ def keep(text: str) -> str:
     with suppress(OSError):
         folder = _folder()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=folder)
-        with os.fdopen(handle, "wb") as file:
+        with atomic_file(folder / f"{name}{SUFFIX}", overwrite=True) as file:
             file.write(zlib.compress(text.encode(), 1))
-        os.replace(partial, folder / f"{name}{SUFFIX}")
         known = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
         for old in known[:-KEPT]:
             old.unlink(missing_ok=True)

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import secrets
-import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +20,7 @@ from typing import Any
 import platformdirs
 import streamlit as st
 
+from engine._atomic_io import atomic_file
 from pages.parts.shell.guard import BROWSER
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
@@ -120,7 +120,5 @@ def _write(known: dict[str, Any]) -> None:
     """Remember it; a settings folder that cannot be written is no reason to stop."""
     with suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, partial = tempfile.mkstemp(dir=_file().parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(known, file)
-        os.replace(partial, _file())
+        with atomic_file(_file(), overwrite=True) as file:
+            file.write(json.dumps(known).encode())
