@@ -92,6 +92,7 @@ def add_command(
 # Python argument -> option of the command line, or a description if there is no option
 OPTIONS = {
     "SheetFile": "--sheet",
+    "attempt": "--attempt {}",
     "centers": "--options centers={}",
     "clip": "clip",
     "count_column": "--count-column {}",

@@ -246,7 +246,8 @@ def finish(
     Parameters
     ----------
     key : key of the look.
-    attempt : a new number repeats a step whose result was lost, and spends its full cost again.
+    attempt : the same attempt returns the stored result; a new number draws again and spends the full
+        cost of this step again.
     person, count_column, ignore : the same as for the look; otherwise these are other records.
     on_changed : what to do if the records are not those of the look, or if this is not certain:
         "refuse", or "charge" this step alone, because a record may then be in the cell of largest
@@ -291,6 +292,11 @@ def finish(
             counts = step_counts(common, residual, data, replace(options, on_refused="drop"))
             check_repeat(book, book.spent(step_key), counts, step_tables, intake, remedy=_REMEDY)
 
+    if not residual.blocks and steps.finished is not None and attempt != 1 and book.find(rest_key) is None:
+        raise PlanError(
+            f"Nothing is left to measure for {choice.option!r} after this look, so attempt={attempt} would return the "
+            "same answers. Leave out attempt, or start a new look with another attempt, which spends again."
+        )
     # without blocks the answers are those of the look
     if not residual.blocks and on_changed == "refuse":
         check_stored(key, step_sets(common))
@@ -298,10 +304,6 @@ def finish(
         if not book.notes(kind="finish", key=key):
             book.note(dataset=steps.look.dataset, kind="finish", text="Nothing was left to measure or spend.", key=key)
         return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
-    if steps.finished is not None:
-        if residual.blocks:
-            check_stored(steps.finished.key, sets)
-        return steps.finished
 
     def check(is_paid: bool) -> None:
         one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
@@ -330,11 +332,11 @@ def finish(
         """Return the cost of the step for these records, and their fingerprint."""
         look_spend = book.find(key)
         changed = changed_records(book, look_spend.digest if look_spend else "", counts, common)
-        if changed and on_changed == "refuse" and attempt == 1:
+        if changed and on_changed == "refuse":
             raise DataError(
                 f"{changed} The cost of both steps together holds only for the same records. Nothing was spent. Give "
-                f'the records of the look, or use on_changed="charge", which spends {residual.pcost!r} and '
-                f"not {cost!r}."
+                f'the records of the look, or use on_changed="charge", which spends {max(cost, residual.pcost)!r} '
+                f"instead of {cost!r}."
             )
         report_intake = telling_too(intake, changed, residual.pcost)
         records = recognised(book, dataset, counts, sets, report_intake)

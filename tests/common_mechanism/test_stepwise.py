@@ -12,7 +12,7 @@ from engine.common_mechanism import two_stage_io as step_files
 from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.stepwise import decide, finish, look, look_key, looks, rehearse_finish, resume
-from engine.errors import BudgetExceeded, LedgerError, PlanError, ResultLost
+from engine.errors import BudgetExceeded, DataError, LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.records import count_marginals
@@ -275,6 +275,38 @@ def test_a_last_step_that_costs_nothing_is_noted_and_not_spent(ledger):
     assert spent(ledger) == [Decimal(repr(common.options[1].pcost))]
     assert len(ledger.notes(kind="finish", key=looked.key)) == 1
     same(resume(ledger, looked.key).finished, done)
+
+
+def test_finish_new_attempt_draws_and_spends_again(ledger):
+    looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, option=1, by="A. Reader")
+    first = finish(ledger, looked.key, RECORDS)
+    second = finish(ledger, looked.key, RECORDS, attempt=2)
+    assert second.key != first.key
+    assert spent(ledger)[2:] == [Decimal(repr(max(COMMON.residuals[1].pcost, COMMON.residuals[1].spend)))]
+    spaces = COMMON.residuals[1].blocks
+    assert any((first.answers_on_grid[space] != second.answers_on_grid[space]).any() for space in spaces)
+    for attempt, expected in ((1, first), (2, second)):
+        same(finish(ledger, looked.key, RECORDS, attempt=attempt), expected)
+        same(finish(ledger, looked.key, None, attempt=attempt), expected)
+    same(resume(ledger, looked.key).finished, first)
+    with pytest.raises(DataError, match="on_changed"):
+        finish(ledger, looked.key, RECORDS.iloc[1:], attempt=3)
+    assert len(spent(ledger)) == 3
+    assert ledger.verify() == ()
+
+
+@pytest.mark.parametrize("pcost", [0.4, 0.1])
+def test_finish_new_attempt_without_blocks_is_refused(ledger, pcost):
+    common = coarse_or_fine(ways(1), ways(1, pcost=pcost), names=["first", "second"])
+    looked = look(common, RECORDS, dataset="survey", ledger=ledger)
+    decide(ledger, looked.key, option="second", by="A. Reader")
+    done = finish(ledger, looked.key, RECORDS)
+    costs = spent(ledger)
+    with pytest.raises(PlanError, match="attempt=2"):
+        finish(ledger, looked.key, RECORDS, attempt=2)
+    same(finish(ledger, looked.key, RECORDS), done)
+    assert spent(ledger) == costs
 
 
 def test_a_total_of_another_unit_takes_no_look(ledger):
