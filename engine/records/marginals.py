@@ -106,7 +106,7 @@ def count_marginals(
         already. All numbers of rows are then numbers of records, and a row with a refused number is
         one record. The column must not be an attribute of the schema. It must not hold sampling
         weights either: a person would count as often as the weight says.
-    ignore : columns with numbers that are neither in the schema nor counts.
+    ignore : columns with numbers that are neither in the schema nor counts; not attributes.
     progress : called with a fraction up to 1 and a text; may raise to stop the count.
     memory_limit : bytes for all tables; the reader needs up to 500 MB more.
 
@@ -152,6 +152,11 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
     instance("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
     if isinstance(ignore, str) or not isinstance(ignore, Collection):
         raise DataError(f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like ['n'].")
+    if attributes := [name for name in ignore if name in schema]:
+        raise DataError(
+            f"{shown(attributes[0])} is an attribute of the schema, so ignore={[str(name) for name in ignore]!r} "
+            "cannot leave it out. Name only other columns, or remove the attribute from the schema."
+        )
     positive("memory limit", memory_limit, error=DataError)
     person = schema.person_column(options.person)
     check_count_column(schema, count_column, person)

@@ -157,6 +157,13 @@ def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Sa
     assert main([*release, "--data", "corrected.csv", "--out", "second.csv", "--attempt", "2"]) == 0
 
 
+def test_ignore_option_with_attribute_is_refused(folder: Path, capsys: Said) -> None:
+    assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
+    name = Schema.from_json(Path("schema.json").read_bytes()).names[0]
+    assert main(["check", "--plan", "plan.json", "--data", "people.csv", "--ignore", name]) == 1
+    assert f"--ignore {name}" in capsys.readouterr().err
+
+
 def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Said) -> None:
     rows = pd.read_csv("people.csv")
     with pd.ExcelWriter("people.xlsx", engine="xlsxwriter") as book:

@@ -249,3 +249,11 @@ def test_one_record_in_counted_table_costs_at_most_charge() -> None:
         )
     costs = [cost([PLAN], one, other) for other in others]
     assert 0.99 * PLAN.pcost < max(costs) <= PLAN.pcost
+
+
+def test_ignored_attribute_of_schema_is_refused() -> None:
+    for sets in ([("age",)], [()]):
+        with pytest.raises(DataError, match=r"'age' is an attribute .*ignore=\['n', 'age'\]"):
+            count_marginals(counted(), SCHEMA, sets, ignore=["n", "age"], on_refused="drop")
+    with pytest.raises(DataError, match="'age'"):
+        count_marginals(count_marginals(CELLS, SCHEMA, [("age",)]), SCHEMA, [("age",)], ignore=["age"])

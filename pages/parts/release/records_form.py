@@ -80,6 +80,8 @@ class Source:
             return self.missing
         if self.rows_are == COUNTED and self.number.strip() in schema:
             return "the column of counts is also an attribute of the schema; name another one, or remove the attribute."
+        if attributes := [name for name in self.columns["ignore"] if name in schema]:
+            return f"the column to leave out, {attributes[0]}, is also an attribute of the schema; name another one."
         if self.person is not None and self.person in schema:
             return "the column that tells the person is also an attribute of the schema; name another one."
         return ""

@@ -37,6 +37,7 @@ def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> Non
         session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
     else:
         session.set(records_path=str(place))
+    assert "city, is also an attribute" in session.set(rows_are="ignored", number_column="n, city").said()
     wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
     assert any("save the file as UTF-8, or give its encoding" in e.value.replace("\\", "") for e in session.app.error)
     wait(session.set(records_encoding="cp1250", confirmation="cities").press("release"))
