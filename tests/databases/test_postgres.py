@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -23,10 +24,10 @@ from engine.records.database import code_of
 from engine.release import measure
 from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.jobs.sources import NAMED, opened
+from pages.parts.jobs.sources import NAMED
 from tests.databases.postgres import Server, server
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey
-from tests.waiting import CEILING, until
+from tests.waiting import until
 
 KINDS = {
     "text": "text",
@@ -255,6 +256,15 @@ def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(
     reader.con.close()
 
 
+COUNT_SLOW = f"""
+from engine.records import count_marginals
+from pages.parts.jobs.sources import opened
+from tests.databases.samples import SCHEMA, SETS
+with opened("{NAMED}slow") as table:
+    count_marginals(table, SCHEMA, SETS, on_refused="drop")
+"""
+
+
 def test_a_question_of_a_worker_that_is_ended_is_stopped_there(
     postgres: Server, keeper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,16 +277,12 @@ def test_a_question_of_a_worker_that_is_ended_is_stopped_there(
     )
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
 
-    def count() -> None:
-        with opened(f"{NAMED}slow") as there:
-            count_marginals(there, SCHEMA, SETS, on_refused="drop")
-
-    worker = multiprocessing.get_context("fork").Process(target=count)
-    worker.start()
     busy = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'ended' AND state = 'active'"
-    until(lambda: asked(keeper, f"{busy} AND wait_event = 'PgSleep'"))
-    worker.terminate()
-    worker.join(CEILING)
+    # not a fork: the database libraries run threads here
+    with subprocess.Popen([sys.executable, "-c", COUNT_SLOW], cwd=Path(__file__).parents[2]) as worker:
+        until(lambda: worker.poll() is not None or asked(keeper, f"{busy} AND wait_event = 'PgSleep'"))
+        assert worker.poll() is None
+        worker.terminate()
     until(lambda: not asked(keeper, busy))
 
 
