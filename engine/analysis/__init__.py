@@ -45,7 +45,7 @@ from engine.analysis.relative_error import (
     quality_shares,
 )
 from engine.analysis.variance_breakdown import breakdown, even_error, group_table, worst_error, worst_first, worst_group
-from engine.analysis.what_if import added_text, asked_text, can_be_coarser, effect
+from engine.analysis.what_if import added_text, asked_text, effect, merge_obstacle
 
 __all__ = [
     "ROWS",
@@ -63,7 +63,6 @@ __all__ = [
     "budget_for_error",
     "budget_for_quality",
     "budget_for_query",
-    "can_be_coarser",
     "certificate_text",
     "compare",
     "compared_so_far",
@@ -81,6 +80,7 @@ __all__ = [
     "largest_errors",
     "losses",
     "mechanism_bound",
+    "merge_obstacle",
     "page_of",
     "plan_diff",
     "publishable_by_group",

@@ -19,6 +19,7 @@ from engine.mechanisms import mechanism_class
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Family, Group, Schema, Width, Workload
+from engine.workload.calendar import UNITS
 from engine.workload.families import Intervals
 from engine.workload.workload import SMALLEST_WEIGHT, make_group
 
@@ -141,9 +142,25 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-def can_be_coarser(attribute: Attribute) -> bool:
-    """Whether adjacent cells of an attribute can be merged."""
-    return attribute.kind == "numeric" and attribute.size >= 4 and not attribute.is_dated
+def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
+    """Return why every ``factor`` adjacent cells of an attribute cannot be merged, or "" if they can.
+
+    >>> merge_obstacle(Attribute.dates("day", "2024-01-01", "2024-12-31", "day"))
+    'The cells of day are dates, which are not merged. Choose a longer unit for them in the schema, such as month.'
+    """
+    if attribute.kind != "numeric":
+        return f"The cells of {attribute.name} have no order, so they cannot be merged. Choose another."
+    if attribute.is_dated:
+        longer = UNITS[: UNITS.index(attribute.unit or "")]
+        if not longer:
+            return f"The cells of {attribute.name} are years, the longest unit of dates, so they cannot be merged."
+        return (
+            f"The cells of {attribute.name} are dates, which are not merged. Choose a longer unit for them in the "
+            f"schema, such as {longer[-1]}."
+        )
+    if attribute.size < 2 * factor:
+        return f"{attribute.name} has {how_many(attribute.size, 'cell')}, too few to merge {factor} by {factor}."
+    return ""
 
 
 def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
@@ -157,12 +174,8 @@ def coarser_attribute(attribute: Attribute, factor: int = 2) -> Attribute:
     >>> coarser_attribute(Attribute.numeric("age", [0, 5, 10, 15, 20, 25])).edges
     (0.0, 10.0, 25.0)
     """
-    if attribute.kind != "numeric":
-        raise NotApplicable(f"The cells of {attribute.name} have no order, so they cannot be merged. Choose another.")
-    if attribute.is_dated:
-        raise NotApplicable(f"The cells of {attribute.name} are dates. Choose a longer unit for them in the schema.")
-    if attribute.size < 2 * factor:
-        raise NotApplicable(f"{attribute.name} has {attribute.size} cells, too few to merge {factor} by {factor}.")
+    if obstacle := merge_obstacle(attribute, factor):
+        raise NotApplicable(obstacle)
     # The last bin is closed, so it ends at the last code itself.
     fine = attribute.edges if attribute.edges is not None else (*range(attribute.size), attribute.size - 1)
     edges = [fine[i] for i in range(0, attribute.size - factor + 1, factor)]

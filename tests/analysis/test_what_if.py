@@ -100,7 +100,17 @@ def test_windows_keep_their_width() -> None:
 def test_cells_that_cannot_be_coarser_say_why(asked: Workload, attribute: str, words: str) -> None:
     with pytest.raises(NotApplicable, match=words):
         what_if.coarser(asked, attribute)
-    assert not what_if.can_be_coarser(asked.schema[attribute]) or asked is not WORKLOAD
+    assert bool(what_if.merge_obstacle(asked.schema[attribute])) == (words in ("no order", "too few"))
+
+
+@pytest.mark.parametrize(
+    ("unit", "word"), [("day", "month"), ("month", "quarter"), ("quarter", "year"), ("year", "longest")]
+)
+def test_merged_dates_are_refused_with_longer_unit(unit: str, word: str) -> None:
+    attribute = Attribute.dates("born", "1990-01-01", "2019-12-31", unit)
+    assert word in what_if.merge_obstacle(attribute)
+    with pytest.raises(NotApplicable, match=word):
+        what_if.coarser_attribute(attribute)
 
 
 def test_an_attribute_that_is_not_there() -> None:

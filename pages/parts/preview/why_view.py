@@ -53,14 +53,15 @@ def _query(plan: Plan, group: int) -> int | None:
 def _buttons(plan: Plan, group: int) -> None:
     """One button a change; merging bins asks for the attribute."""
     request = state.current().request
-    names = [name for name in plan.workload.groups[group].attributes if analysis.can_be_coarser(plan.schema[name])]
+    obstacles = {name: analysis.merge_obstacle(plan.schema[name]) for name in plan.workload.groups[group].attributes}
+    names = [name for name, obstacle in obstacles.items() if not obstacle]
     attribute = ""
     if names:
         attribute = st.selectbox(
             "Attribute whose bins to merge",
             names,
             key=f"why_attribute_{group}",
-            help="Pairs of neighbouring cells become one cell. Only numeric attributes have neighbours.",
+            help="Pairs of neighbouring cells become one cell. Labels have no neighbours.",
         )
     done = {"tuned"} if request.options.get("centers") == "tuned" else set()
     with st.container(horizontal=True):
@@ -75,7 +76,9 @@ def _buttons(plan: Plan, group: int) -> None:
                 disabled=change.name == "coarser" and not names,
             )
     if not names:
-        st.caption("No attribute of this group is numeric with four cells or more, so it has no bins to merge.")
+        st.caption("No attribute of this group has bins to merge.")
+    for obstacle in filter(None, obstacles.values()):
+        st.caption(plain(obstacle))
 
 
 def _try(change: Change, group: int, attribute: str) -> None:

@@ -11,7 +11,7 @@ from engine._format import amount
 from engine.analysis import worst_group
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.workload import Schema, Workload
+from engine.workload import Attribute, Schema, Workload
 from tests.app.preview.given import opened
 from tests.app.session import EVEN, Session, demo, expected, wait
 
@@ -77,6 +77,16 @@ def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session:
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "residualplanner+"}).press("what_if_tuned")
     assert "no centers to tune" in session.errors()
+
+
+@pytest.mark.parametrize("names", [("day",), ("day", "age")])
+def test_what_if_of_dates_names_reason(names: tuple[str, ...]) -> None:
+    days = Attribute.dates("day", "2024-01-01", "2024-01-31", "day")
+    session = opened(Workload(Schema([days, Attribute.of_size("age", 8)])).add(names, "marginal"))
+    assert "The cells of day are dates" in session.said()
+    assert "such as month" in session.said()
+    (button,) = (b for b in session.app.button if b.key == "what_if_coarser")
+    assert button.disabled == (names == ("day",))
 
 
 def test_a_slow_change_is_planned_in_a_worker() -> None:
