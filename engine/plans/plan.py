@@ -25,15 +25,21 @@ from engine.bounds.lower_bounds import best_bound
 from engine.errors import PlanError, Unanswered
 from engine.plans.blocks import Block, apply_factors, homes, measures_piece, on_curve, table_of_blocks
 from engine.plans.objectives import Objective, achieved_norm, objective, pack
-from engine.plans.reconstruction import SpaceAnswers, TableAnswers, finite_table, unmeasured
+from engine.plans.reconstruction import (
+    Answers,
+    SpaceAnswers,
+    class_pieces,
+    finite_table,
+    union_rows,
+    unmeasured,
+)
 from engine.plans.replace_one import ReplaceOne, person_pcost, replaced
 from engine.plans.solver_state import Certificate, Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import GroupVariance, VarianceBuilder, by_kind, table_of_groups
 from engine.privacy import Budget
 from engine.residuals import Space, Split
-from engine.residuals.basis import part_of, pieces
 from engine.residuals.split import UNIFORM
-from engine.workload import Group, Schema, Workload, subsets
+from engine.workload import Group, Schema, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,9 +170,14 @@ class Plan(Value):
         """
         return self.blocks
 
-    def answers_from(self, estimates: Mapping[Space, Array]) -> SpaceAnswers | TableAnswers:
+    def answers_from(self, estimates: Mapping[Space, Array]) -> Answers:
         """Return tables and answers for estimates, which have the shapes of `combine`."""
-        return SpaceAnswers(plan=self, estimates=estimates)
+        return SpaceAnswers(
+            workload=self.workload,
+            split=self.split,
+            blocks=self.answering,
+            estimates=estimates,
+        )
 
     def sources(self, group: int) -> list[Block]:
         """Return the block behind every summand of `group_variance`."""
@@ -355,15 +366,7 @@ class Plan(Value):
 
         The attributes of every space are in schema order.
         """
-        names = self.schema.named(attributes)
-        tensor = self.query_table(names, query_tensor)
-        ranked = self.schema.ranked(names)
-        shape = self.schema.sizes(ranked)
-        row = np.ascontiguousarray(tensor.transpose([names.index(name) for name in ranked])).reshape(1, -1)
-        table = pieces(row, shape, self.split.given(ranked), self.split.inside(ranked)).reshape(1, *shape)
-        return {
-            tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
-        }
+        return class_pieces(self.schema, self.split, attributes, query_tensor)
 
     @cached_property
     def home(self) -> Mapping[Space, Space]:
@@ -374,17 +377,6 @@ class Plan(Value):
     def solved(self) -> Solved:
         """State of the search, enough to rebuild the plan at this or another budget."""
         return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
-
-    def joined(self, block: Block, given: Mapping[Space, Array]) -> Array:
-        """Return class rows of a union, shape (k, class coordinates), from some of its spaces.
-
-        Coordinates of spaces without rows are 0.
-        """
-        count = len(next(iter(given.values())))
-        dimensions = {s: math.prod(n - 1 for n in self.schema.sizes(s)) for s in block.spaces}
-        return np.concatenate(
-            [given[s].reshape(count, -1) if s in given else np.zeros((count, n)) for s, n in dimensions.items()], axis=1
-        )
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
         components = self.class_pieces(attributes, query_tensor)
@@ -401,7 +393,8 @@ class Plan(Value):
             block = self.answering[home]
             if block.union:
                 ((_, strategy),) = block.factors
-                row = self.joined(block, {space: piece[None] for space, piece in block_pieces.items()})
+                given = {space: piece[None] for space, piece in block_pieces.items()}
+                row = union_rows(self.schema, block, given)
                 if not strategy.complete and strategy.leaves_span(row)[0]:
                     raise unmeasured(attributes, home)
                 out[home] = block.noise * (row @ strategy.pinv)[0]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +15,10 @@ from engine._arrays import Array
 from engine._format import set_name
 from engine._threads import threads_for
 from engine.errors import NotAnswerable, PlanError
-from engine.plans.blocks import component_key
-from engine.residuals import Axes, Complement, Space, SplitLift
-from engine.residuals.basis import part_of, tables
-from engine.workload import subsets
-
-if TYPE_CHECKING:
-    from engine.plans.plan import Plan
-    from engine.plans.table_plan import ExplicitPlan
+from engine.plans.blocks import Block, homes
+from engine.residuals import Axes, Complement, Space, Split, SplitLift
+from engine.residuals.basis import part_of, pieces, tables
+from engine.workload import Schema, Workload, subsets
 
 
 def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Array:
@@ -52,18 +48,83 @@ def unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
     )
 
 
+def class_pieces(
+    schema: Schema, split: Split, attributes: Sequence[str], query_tensor: npt.ArrayLike
+) -> dict[Space, Array]:
+    """Return the components of a query by residual space, shapes (n_1 - 1, ...).
+
+    The attributes of every space are in schema order.
+    """
+    names = schema.named(attributes)
+    tensor = finite_table(names, schema.sizes(names), query_tensor)
+    ranked = schema.ranked(names)
+    shape = schema.sizes(ranked)
+    order = [names.index(name) for name in ranked]
+    row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
+    table = pieces(row, shape, split.given(ranked), split.inside(ranked)).reshape(1, *shape)
+    return {
+        tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
+    }
+
+
+def union_rows(schema: Schema, block: Block, given: Mapping[Space, Array]) -> Array:
+    """Return class rows of a union, shape (k, class coordinates), from some of its spaces.
+
+    Coordinates of spaces without rows are 0.
+    """
+    count = len(next(iter(given.values())))
+    dimensions = {s: math.prod(n - 1 for n in schema.sizes(s)) for s in block.spaces}
+    rows = [given[s].reshape(count, -1) if s in given else np.zeros((count, n)) for s, n in dimensions.items()]
+    return np.concatenate(rows, axis=1)
+
+
+class Answers(Protocol):
+    """Tables and answers computed from the estimates of a plan."""
+
+    def group_table(self, group: int) -> Array:
+        """Return the table that answers a group, in counts, one axis per attribute of the group."""
+        ...
+
+    def table(self, attributes: Space) -> Array:
+        """Return the noisy table on some attributes, in counts, one axis per attribute.
+
+        Raises
+        ------
+        NotAnswerable : the plan does not measure the complete table.
+        """
+        ...
+
+    def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        """Return the answer to one query, in counts; the query has one axis per attribute."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SpaceAnswers:
     """Tables and answers of a plan of residual spaces.
 
     Attributes
     ----------
-    plan : the plan.
+    workload : queries of the plan.
+    split : split of the queries into residual spaces.
+    blocks : strategy and noise of the residual spaces.
     estimates : estimated class coordinates of every block, in counts.
     """
 
-    plan: Plan
+    workload: Workload
+    split: Split
+    blocks: Mapping[Space, Block]
     estimates: Mapping[Space, Array]
+
+    @property
+    def schema(self) -> Schema:
+        """Schema of the queries."""
+        return self.workload.schema
+
+    @cached_property
+    def home(self) -> Mapping[Space, Space]:
+        """Key of the block that measures each residual space."""
+        return homes(self.blocks)
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
@@ -71,7 +132,7 @@ class SpaceAnswers:
 
         Those that follow from public tables are exact.
         """
-        schema, split = self.plan.schema, self.plan.split
+        schema, split = self.schema, self.split
         out = {}
         for space in schema.exact_spaces:
             table = schema.exact_table(space).astype(float)
@@ -81,15 +142,15 @@ class SpaceAnswers:
             out[space] = lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape])
         for home, values in self.estimates.items():
             at = 0
-            for space in self.plan.answering[home].spaces:
-                shape = tuple(n - 1 for n in self.plan.schema.sizes(space))
+            for space in self.blocks[home].spaces:
+                shape = tuple(n - 1 for n in self.schema.sizes(space))
                 out[space] = values.ravel()[at : at + math.prod(shape)].reshape(shape)
                 at += math.prod(shape)
         return out
 
     def group_table(self, group: int) -> Array:
         """Return the table that answers a group, in counts, one axis per attribute of the group."""
-        return self.known_table(self.plan.workload.groups[group].attributes)
+        return self.known_table(self.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
         """Return the noisy table on some attributes, in counts, one axis per attribute.
@@ -98,7 +159,7 @@ class SpaceAnswers:
         ------
         NotAnswerable : the plan does not measure the complete table.
         """
-        for space in subsets(self.plan.schema.ranked(attributes)):
+        for space in subsets(self.schema.ranked(attributes)):
             if not self._measures(space):
                 raise NotAnswerable(
                     f"The plan does not measure the complete table on {set_name(attributes)}: "
@@ -112,25 +173,26 @@ class SpaceAnswers:
 
         ``query_tensor`` has the shape of the marginal table on the attributes.
         """
-        if self.plan.schema.is_exact(attributes):
-            return float(np.sum(np.asarray(query_tensor) * self.plan.schema.exact_table(tuple(attributes))))
+        if self.schema.is_exact(attributes):
+            return float(np.sum(np.asarray(query_tensor) * self.schema.exact_table(tuple(attributes))))
         return math.fsum(
             float(np.sum(piece * self.by_space[space]))
-            for space, piece in self.plan.class_pieces(attributes, query_tensor).items()
+            for space, piece in class_pieces(self.schema, self.split, attributes, query_tensor).items()
             if space in self.by_space
         )
 
     def _measures(self, space: Space) -> bool:
         """Return whether the blocks determine all class coordinates of a residual space."""
-        if math.prod(n - 1 for n in self.plan.schema.sizes(space)) == 0 or self.plan.schema.is_exact(space):
+        if math.prod(n - 1 for n in self.schema.sizes(space)) == 0 or self.schema.is_exact(space):
             return True
-        if space not in self.plan.home:
+        if space not in self.home:
             return False
-        block = self.plan.answering[self.plan.home[space]]
+        block = self.blocks[self.home[space]]
         if all(s.complete for _, s in block.factors) or not block.union:
             return all(s.complete for _, s in block.factors)
         ((_, strategy),) = block.factors
-        rows = self.plan.joined(block, {space: np.eye(math.prod(n - 1 for n in self.plan.schema.sizes(space)))})
+        identity = np.eye(math.prod(n - 1 for n in self.schema.sizes(space)))
+        rows = union_rows(self.schema, block, {space: identity})
         return not strategy.leaves_span(rows).any()
 
     def known_table(self, attributes: Sequence[str]) -> Array:
@@ -138,7 +200,7 @@ class SpaceAnswers:
 
         The table has one axis per attribute.
         """
-        schema = self.plan.schema
+        schema = self.schema
         if schema.is_exact(attributes):
             return schema.exact_table(tuple(attributes)).astype(float)
         ranked = schema.ranked(attributes)
@@ -150,49 +212,6 @@ class SpaceAnswers:
             if estimate is not None:
                 coordinates[part_of(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):
-            split = self.plan.split
+            split = self.split
             table = tables(coordinates, sizes, split.given(ranked), split.inside(ranked)).reshape(sizes)
         return table.transpose([ranked.index(name) for name in attributes])
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TableAnswers:
-    """Tables and answers of a plan of components.
-
-    Attributes
-    ----------
-    plan : the plan.
-    estimates : estimated cells of the table of every component, in counts.
-    """
-
-    plan: ExplicitPlan
-    estimates: Mapping[Space, Array]
-
-    def group_table(self, group: int) -> Array:
-        """Return the table that answers a group, in counts, one axis per attribute of the group."""
-        queries, number = self.plan.workload.groups[group], self.plan.answered_by[group]
-        return self._table(number, queries.attributes) if number >= 0 else np.zeros(queries.sizes)
-
-    def table(self, attributes: Space) -> Array:
-        """Return the noisy table on some attributes, in counts, one axis per attribute.
-
-        Raises
-        ------
-        NotAnswerable : the plan does not measure the complete table.
-        """
-        return self._table(self.plan.component_of_table(attributes), attributes)
-
-    def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
-        """Return the answer to one query, in counts; the query has one axis per attribute."""
-        names, query = self.plan.essential(attributes, query_tensor)
-        return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
-
-    def _table(self, number: int, attributes: Sequence[str]) -> Array:
-        """Return the table on attributes, in this order, from the estimate of a component."""
-        block = self.plan.components[number]
-        positions = [block.attributes.index(name) for name in attributes]
-        estimate = self.estimates[component_key(number)]
-        # sums of the least squares estimate are the least squares estimates of the sums
-        summed = estimate.sum(axis=tuple(a for a in range(estimate.ndim) if a not in positions))
-        order = sorted(positions)
-        return np.asarray(summed).transpose([order.index(a) for a in positions])

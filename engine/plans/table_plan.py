@@ -40,7 +40,6 @@ from engine._arrays import Array, thin_svd
 from engine.errors import NotAnswerable, PlanError
 from engine.plans.blocks import Block, calibrate, component_key
 from engine.plans.plan import NamedQuery, Plan
-from engine.plans.reconstruction import TableAnswers
 from engine.plans.replace_one import row_pcosts
 from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
@@ -493,6 +492,49 @@ class ExplicitPlan(Plan):
                 "single queries with answer(), or plan with the marginal on these attributes."
             )
         return best[1]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TableAnswers:
+    """Tables and answers of a plan of components.
+
+    Attributes
+    ----------
+    plan : the plan.
+    estimates : estimated cells of the table of every component, in counts.
+    """
+
+    plan: ExplicitPlan
+    estimates: Mapping[Space, Array]
+
+    def group_table(self, group: int) -> Array:
+        """Return the table that answers a group, in counts, one axis per attribute of the group."""
+        queries, number = self.plan.workload.groups[group], self.plan.answered_by[group]
+        return self._table(number, queries.attributes) if number >= 0 else np.zeros(queries.sizes)
+
+    def table(self, attributes: Space) -> Array:
+        """Return the noisy table on some attributes, in counts, one axis per attribute.
+
+        Raises
+        ------
+        NotAnswerable : the plan does not measure the complete table.
+        """
+        return self._table(self.plan.component_of_table(attributes), attributes)
+
+    def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
+        """Return the answer to one query, in counts; the query has one axis per attribute."""
+        names, query = self.plan.essential(attributes, query_tensor)
+        return float(np.sum(query * self._table(self.plan.component_for(attributes, query_tensor), names)))
+
+    def _table(self, number: int, attributes: Sequence[str]) -> Array:
+        """Return the table on attributes, in this order, from the estimate of a component."""
+        block = self.plan.components[number]
+        positions = [block.attributes.index(name) for name in attributes]
+        estimate = self.estimates[component_key(number)]
+        # sums of the least squares estimate are the least squares estimates of the sums
+        summed = estimate.sum(axis=tuple(a for a in range(estimate.ndim) if a not in positions))
+        order = sorted(positions)
+        return np.asarray(summed).transpose([order.index(a) for a in positions])
 
 
 def _unmeasured(group: Group) -> GroupVariance:

@@ -29,9 +29,9 @@ from engine._threads import threads_for
 from engine._validation import instance, positive, span, whole
 from engine._values import Value
 from engine.errors import PlanError
-from engine.plans import Block, Plan, SpaceAnswers
+from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
-from engine.plans.reconstruction import TableAnswers
+from engine.plans.reconstruction import Answers
 from engine.plans.variance import SLAB
 from engine.release.result_file import save_measurement, saved_measurement
 from engine.residuals import Space
@@ -216,7 +216,7 @@ class Measurement(Value):
         return groups[whole("number of the group", group, 0, len(groups) - 1, error=PlanError)]
 
     @cached_property
-    def _space_answers(self) -> SpaceAnswers | TableAnswers:
+    def _space_answers(self) -> Answers:
         return self.plan.answers_from(self.estimates)
 
 
