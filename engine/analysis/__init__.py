@@ -2,11 +2,9 @@
 
 from engine.analysis.ad_hoc_queries import (
     box_query,
-    certificate_text,
     condition_query,
     counted_cells,
     find_groups,
-    gap_text,
     half_width,
     page_of,
     run_query,
@@ -22,7 +20,9 @@ from engine.analysis.error_targets import (
     budget_for,
     budget_for_error,
     budget_for_query,
+    certificate_text,
     error_for,
+    gap_text,
     largest_errors,
     mechanism_bound,
     reached,

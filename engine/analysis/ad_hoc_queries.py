@@ -245,18 +245,3 @@ def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, record
     counts = count_marginals(records, plan.schema, [queries.attributes], rows_per_person=rows)
     truth = apply_group(queries, counts[queries.attributes].astype(float), start, start + len(answers))
     return answers.assign(truth=truth)
-
-
-def certificate_text(plan: Plan) -> str:
-    """Return the optimality certificate of a plan as text."""
-    certificate = plan.certificate
-    return (
-        f"{certificate.statement} The bound is {certificate.lower_bound:.6g} counts, this plan has "
-        f"{plan.achieved:.6g}: {gap_text(plan)} more."
-    )
-
-
-def gap_text(plan: Plan) -> str:
-    """Return the optimality gap of a plan as a percentage."""
-    gap = max(plan.certificate.gap, 0.0)
-    return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"

@@ -33,7 +33,6 @@ import numpy.typing as npt
 
 from engine._format import amount, how_many
 from engine._validation import instance
-from engine.analysis.ad_hoc_queries import certificate_text
 from engine.analysis.error_distribution import spread, spread_of_ratios
 from engine.analysis.variance_breakdown import errors_by_group
 from engine.analysis.what_if import Request
@@ -366,6 +365,21 @@ def claim_text(plan: Plan) -> str:
         return f"{bound_text(plan, mechanism_bound(plan.workload, plan.budget.law))} {class_text}"
     except LimitExceeded as error:
         return f"{class_text} {error}"
+
+
+def certificate_text(plan: Plan) -> str:
+    """Return the optimality certificate of a plan as text."""
+    certificate = plan.certificate
+    return (
+        f"{certificate.statement} The bound is {certificate.lower_bound:.6g} counts, this plan has "
+        f"{plan.achieved:.6g}: {gap_text(plan)} more."
+    )
+
+
+def gap_text(plan: Plan) -> str:
+    """Return the optimality gap of a plan as a percentage."""
+    gap = max(plan.certificate.gap, 0.0)
+    return f"{gap:.2%}" if gap >= 1e-4 else "less than 0.01%"
 
 
 def above_best(plan: Plan, bound: MechanismBound) -> str:
