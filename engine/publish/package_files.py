@@ -236,9 +236,9 @@ class ArrayFile:
 
     @classmethod
     @contextmanager
-    def open(cls, path: Path) -> Iterator[ArrayFile]:
-        """Open a file; raise PlanError for any damage, also while it is open."""
-        with open_zip(path, path.name, error=PlanError) as archive:
+    def open(cls, path: Path, max_arrays: int) -> Iterator[ArrayFile]:
+        """Open a file of at most ``max_arrays``; raise PlanError for any damage, also while it is open."""
+        with open_zip(path, path.name, error=PlanError, max_members=max_arrays) as archive:
             yield cls(_archive=archive)
 
     def read(self, name: str, kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -248,6 +248,12 @@ class ArrayFile:
             return read_array(content, kinds=kind, shape=shape)
         except (KeyError, ValueError):
             raise PlanError(f"The array {shown(name)} is not there, or not of the shape that the plan says.") from None
+
+
+def max_arrays_of(plan: Plan) -> int:
+    """Return the maximum number of arrays in the measurements of a plan."""
+    of_blocks = sum(1 + len(block.factors) + (block.weights is not None) for block in plan.blocks.values())
+    return max(of_blocks, len(plan.answering))
 
 
 def max_bytes_of(plan: Plan) -> dict[str, int]:

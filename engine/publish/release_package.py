@@ -49,7 +49,7 @@ from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
 from engine.progress import Progress, told
 from engine.publish.output_path import new_file
-from engine.publish.package_files import ArrayFile
+from engine.publish.package_files import ArrayFile, max_arrays_of
 from engine.publish.report import MARK, write_answers
 from engine.release import Measurement
 from engine.release.measure import measured
@@ -152,7 +152,7 @@ def read_measurements(plan: Plan, description: Path, arrays: Path, *, rehearsal:
     text = parse_json(description.read_bytes(), max_memory=MAX_JSON_MEMORY)
     if not isinstance(text, dict) or text.get("format") != MEASUREMENTS_FORMAT:
         raise PlanError("The measurements have a different format than this version reads.")
-    with ArrayFile.open(arrays) as array_file:
+    with ArrayFile.open(arrays, max_arrays_of(plan)) as array_file:
         if "estimates" in text:
             estimates = _read_estimates(plan, text["estimates"], array_file)
             return Measurement(plan=plan, rehearsal=rehearsal, answers_on_grid={}, estimates=estimates, **words)

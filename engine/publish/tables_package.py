@@ -43,6 +43,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from engine._format import csv_text, markdown, markdown_code, set_name
+from engine._untrusted import MAX_MEMBERS
 from engine.errors import LimitExceeded
 from engine.postprocess import QualityRule
 from engine.postprocess.uncertainty import REASONS, Uncertainty
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 
 
 MAX_TABLE_ROWS = 2_000_000
+# upper bound of the files that are not tables of groups
+OTHER_FILES = 20
 UNKNOWN = "not stated"
 PLAN, HOW, TABLES_FORMAT = "plan.json", "how.json", "tables/1"
 COLUMNS = {
@@ -94,7 +97,7 @@ def write_tables(
 
     Raises
     ------
-    LimitExceeded : more than two million queries.
+    LimitExceeded : more than two million queries, or more files than `verify_package` reads.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
     measurement = found.published.measurement
@@ -103,6 +106,13 @@ def write_tables(
         raise LimitExceeded(
             f"The package would have {workload.queries:,} rows of text, over {MAX_TABLE_ROWS:,}. Publish from a "
             "workload of fewer queries; write_answers writes any number of answers."
+        )
+    n_files = OTHER_FILES + sum(1 + _has_crosstab(group) for group in workload.groups)
+    if n_files > MAX_MEMBERS:
+        raise LimitExceeded(
+            f"The package would have {n_files:,} files, one or two per group, and a package is verified up to "
+            f"{MAX_MEMBERS:,} files. Publish from a workload of fewer groups; write_answers writes any number of "
+            "answers to one file."
         )
     tell = told(progress, "Writing the tables was cancelled; no file was left behind.")
     with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
@@ -141,7 +151,7 @@ def tables_files(
         described.append((name, group, text_table.column_names))
         if is_cells(group):
             cell_tables.append((name, group.attributes))
-            if len(group.attributes) == 2:
+            if _has_crosstab(group):
                 files.append(folder / f"{name}_crosstab.csv")
                 text = csv_text(crosstab(frame, group, workload.schema))
                 # Excel detects the encoding by the byte order mark
@@ -177,6 +187,10 @@ def _how(errors: Uncertainty, rule: QualityRule, confidence: float) -> dict[str,
 def is_cells(group: Group) -> bool:
     """Whether the queries of a group are the cells of its table."""
     return all(part.family.name == "marginal" for part in group.parts)
+
+
+def _has_crosstab(group: Group) -> bool:
+    return is_cells(group) and len(group.attributes) == 2
 
 
 def labelled_rows(

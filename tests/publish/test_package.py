@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import functools
 import hashlib
+import io
 import json
 import math
 import os
@@ -26,6 +28,7 @@ from engine.errors import Cancelled
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.privacy import Budget
+from engine.publish import package_files
 from engine.publish import release_package as package
 from engine.publish.release_package import write_package
 from engine.publish.verify import verify_package
@@ -151,6 +154,19 @@ def test_a_signed_package_is_sound_and_every_changed_file_is_noticed(signed) -> 
     assert "more.txt" in verify_package(folder)[0]
     (folder / "more.txt").unlink()
     assert verify_package(folder, public_key=public) == ()
+
+
+def test_verify_package_accepts_all_arrays_of_plan(tmp_path, monkeypatch) -> None:
+    schema = Schema([Attribute.of_size(f"a{i}", 2) for i in range(7)])
+    wide = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.5))
+    write_package(measure(wide, synthetic(schema, 50, seed=3), rehearsal=True), tmp_path / "a.zip")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert len(archive.namelist()) <= 10
+        arrays = np.load(io.BytesIO(archive.read("measurements.npz")))
+    assert 10 < len(arrays.files) <= package_files.max_arrays_of(wide)
+    limited = functools.partial(package_files.open_zip, max_members=10)
+    monkeypatch.setattr(package_files, "open_zip", limited)
+    assert verify_package(tmp_path / "a.zip") == ()
 
 
 def test_every_field_of_the_certificate_is_compared(signed) -> None:

@@ -253,6 +253,19 @@ def test_nothing_is_overwritten_and_what_is_too_long_is_refused(tmp_path, monkey
     assert [p.name for p in tmp_path.glob("*.zip")] == ["tables.zip"]
 
 
+def test_write_tables_with_too_many_files_is_refused(tmp_path, monkeypatch):
+    made, folder = packed(tmp_path)
+    names = [file.name for file in folder.iterdir()]
+    n_tables = sum(name.startswith("table") and name[5].isdecimal() for name in names)
+    assert len(names) <= n_tables + tables_package.OTHER_FILES
+    monkeypatch.setattr(tables_package, "MAX_MEMBERS", n_tables + tables_package.OTHER_FILES)
+    write_tables(made, tmp_path / "most.zip")
+    monkeypatch.setattr(tables_package, "MAX_MEMBERS", n_tables + tables_package.OTHER_FILES - 1)
+    with pytest.raises(LimitExceeded, match="files"):
+        write_tables(made, tmp_path / "more.zip")
+    assert not (tmp_path / "more.zip").exists()
+
+
 SMALL = Workload(JOINT).add(("age", "years"), "marginal")
 
 
