@@ -331,11 +331,6 @@ class Ledger:
         create_file(place)
         return cls(place, wait=wait)
 
-    @classmethod
-    def open_or_create(cls, path: str | os.PathLike[str], *, wait: float = 30.0) -> Ledger:
-        """Open the ledger at `path`, or create one if nothing exists there; only on explicit request."""
-        return cls(path, wait=wait) if os.path.lexists(path) else cls.create(path, wait=wait)
-
     def add_dataset(self, dataset: str, *, total: Budget, note: str = "", kind: str | None = None) -> None:
         """Declare a dataset and the total cost of all its releases; see also `change_total`.
 

@@ -85,9 +85,8 @@ def test_create_never_replaces_anything(ledger, tmp_path):
         Ledger.create(tmp_path / "no" / "folder")
     ledger.save_result(receipt=spend(ledger), content=b"noisy")
     ledger.path.unlink()
-    for make_anew in (Ledger.create, Ledger.open_or_create):
-        with pytest.raises(LedgerError, match="shows that a ledger was at"):
-            make_anew(ledger.path)
+    with pytest.raises(LedgerError, match="shows that a ledger was at"):
+        Ledger.create(ledger.path)
 
 
 @pytest.mark.parametrize("name", ["a b", "a?mode=ro", "a#b", "50%25", "été", "a&b=c", ":memory:", "file:x"])
@@ -95,15 +94,6 @@ def test_any_file_name_means_that_file(tmp_path, name):
     Ledger.create(tmp_path / name).add_dataset("adult", total=Budget(pcost=1.0))
     assert [file.name for file in tmp_path.iterdir()] == [name]
     assert Ledger(tmp_path / name).verify() == ()
-
-
-def test_open_or_create_opens_what_is_there(tmp_path):
-    first = Ledger.open_or_create(tmp_path / "a")
-    first.add_dataset("adult", total=Budget(pcost=1.0))
-    assert len(Ledger.open_or_create(tmp_path / "a").datasets()) == 1
-    (tmp_path / "b").write_text("no ledger")
-    with pytest.raises(LedgerError):
-        Ledger.open_or_create(tmp_path / "b")
 
 
 def test_a_ledger_deleted_or_moved_while_open_grants_nothing(ledger, tmp_path):
