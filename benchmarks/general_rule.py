@@ -7,6 +7,7 @@ Source: Xiao, Wang, Zhang and Kifer 2022, section 6.1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -16,11 +17,11 @@ import numpy.typing as npt
 from engine._arrays import Array
 from engine.common_mechanism import CommonPlan
 from engine.common_mechanism.common_mechanism import LinearMechanism
-from engine.common_mechanism.selection_rule import Decision, rows_of_group, spread_out
+from engine.common_mechanism.selection_rule import Decision
 from engine.errors import NotApplicable, PlanError
 from engine.plans import Block
 from engine.release import Measurement
-from engine.workload import Schema
+from engine.workload import Group, Schema
 
 MOST_CELLS = 2_000  # of the whole domain, for the general rule
 MOST_ENTRIES = 20_000_000  # queries times cells, for the general rule
@@ -163,3 +164,30 @@ class _Tables:
         if found.x is None:
             raise PlanError("The look leaves some counts unbounded, or contradicts max_records; give a fitting cap.")
         return np.asarray(found.x)
+
+
+def rows_of_group(schema: Schema, group: Group) -> Array:
+    """Return the query rows of a group on all cells of a small domain: (queries, cells)."""
+    positions = [schema.order[name] for name in group.attributes]
+    return spread_out(
+        schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
+    )
+
+
+def spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]) -> Array:
+    """Return the rows of a product of factors on all cells of the schema.
+
+    Parameters
+    ----------
+    factors : axes and matrix of each factor; the matrix has shape (rows, cells of its axes).
+
+    Returns
+    -------
+    Shape (product of the rows, cells of the schema); constant in the attributes without a factor.
+    """
+    sizes = schema.sizes(schema.names)
+    cell, product = np.indices(sizes).reshape(len(sizes), -1), np.ones((1, math.prod(sizes)))
+    for axes, rows in factors:
+        factor_cells = np.ravel_multi_index(tuple(cell[a] for a in axes), tuple(sizes[a] for a in axes))
+        product = (product[:, None, :] * rows[None, :, factor_cells]).reshape(-1, product.shape[1])
+    return product

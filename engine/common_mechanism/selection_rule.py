@@ -310,33 +310,6 @@ class NestedPlanRule:
         return self.common.look.asking(self.groups)
 
 
-def rows_of_group(schema: Schema, group: Group) -> Array:
-    """Return the query rows of a group on all cells of a small domain: (queries, cells)."""
-    positions = [schema.order[name] for name in group.attributes]
-    return spread_out(
-        schema, [(tuple(positions[a] for a in part.axes), part.family.rows(part.sizes)) for part in group.parts]
-    )
-
-
-def spread_out(schema: Schema, factors: Sequence[tuple[tuple[int, ...], Array]]) -> Array:
-    """Return the rows of a product of factors on all cells of the schema.
-
-    Parameters
-    ----------
-    factors : axes and matrix of each factor; the matrix has shape (rows, cells of its axes).
-
-    Returns
-    -------
-    Shape (product of the rows, cells of the schema); constant in the attributes without a factor.
-    """
-    sizes = schema.sizes(schema.names)
-    cell, product = np.indices(sizes).reshape(len(sizes), -1), np.ones((1, math.prod(sizes)))
-    for axes, rows in factors:
-        factor_cells = np.ravel_multi_index(tuple(cell[a] for a in axes), tuple(sizes[a] for a in axes))
-        product = (product[:, None, :] * rows[None, :, factor_cells]).reshape(-1, product.shape[1])
-    return product
-
-
 FEWER, PRESENT = "one attribute fewer", "present workload"
 Analyses = Mapping[str, Workload]
 

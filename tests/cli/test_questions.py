@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.general_rule import rows_of_group
 from demo_data.make_synthetic import synthetic
 from engine.analysis import condition_query
 from engine.analysis.ad_hoc_queries import further_answers
 from engine.cli.main import main
-from engine.common_mechanism.selection_rule import rows_of_group
 from engine.errors import NotAnswerable, WorkloadError
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget

@@ -17,7 +17,6 @@ from engine.errors import WorkloadError
 from engine.figures import two_stage as coarse_figures
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.records import count_marginals
 from engine.release import apply_group, measure
 from engine.workload import Attribute, Schema, Workload
 from tests.oracles import workload_rows
@@ -31,7 +30,6 @@ def common_of(found, pcost=0.5, split=coarse_or_fine):
 
 COMMON = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)))
 RECORDS = synthetic(SCHEMA, 800, seed=4)
-COUNTS = count_marginals(RECORDS, SCHEMA, [("a",), ("b",), ("c",)])
 RULE = NestedPlanRule(common=COMMON, primary="1-way", share=0.5, snr=5.0)
 LOOKED = stepwise.look(COMMON, RECORDS, rehearsal=True)
 
