@@ -229,9 +229,9 @@ def further_answers(found: Measurement, asked: Workload, confidence: float = 0.9
     return pd.concat(tables, ignore_index=True)
 
 
-def half_width(plan: Plan, variance: float, confidence: float = 0.95) -> float:
-    """Return the half-width of a confidence interval, in counts, for a variance in counts^2."""
-    return quantile(confidence, plan.budget.law) * math.sqrt(variance)
+def half_width(plan: Plan, variance: float) -> float:
+    """Return the half-width of a 95% interval, in counts, for a variance in counts^2."""
+    return quantile(0.95, plan.budget.law) * math.sqrt(variance)
 
 
 def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:

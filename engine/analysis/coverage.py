@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 CONFIDENCE_LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+MAX_CHECKED_QUERIES = 400  # spread evenly over the groups
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,7 +67,6 @@ def coverage_check(
     records: Any,
     *,
     rehearsals: int = 1000,
-    queries: int = 400,
     seconds: float = math.inf,
     progress: Progress | None = None,
 ) -> Coverage:
@@ -76,7 +76,6 @@ def coverage_check(
     ----------
     records : simulated or public records, as for `measure`.  Confidential records are not allowed,
         because the result depends on the exact counts.
-    queries : number of queries to check, spread evenly over the groups.
     seconds : time limit, after which no further rehearsal starts; at least two are done.
 
     Raises
@@ -89,7 +88,7 @@ def coverage_check(
     if isinstance(rehearsals, bool) or not isinstance(rehearsals, int) or rehearsals < 2:
         raise PlanError(f"rehearsals was {rehearsals!r}. Give an integer of at least 2, such as 1000.")
     groups = range(len(plan.workload.groups))
-    positions = _sampled_queries(plan, queries)
+    positions = _sampled_queries(plan, MAX_CHECKED_QUERIES)
     sampled_sets = [plan.workload.groups[i].attributes for i in groups if len(positions[i])]
     sets = list(dict.fromkeys([*maximal_sets(plan), *sampled_sets]))
     counts = count_marginals(records, plan.schema, sets, rows_per_person=plan.budget.rows_per_person)

@@ -291,9 +291,9 @@ def _checked_errors(workload: Workload, errors: object, name: str) -> float | tu
     return values
 
 
-def error_for(made: Plan, half: float, confidence: float = 0.95) -> float:
-    """Return the standard error, in counts, of an interval with half-width ``half``."""
-    return half / quantile(confidence, made.budget.law)
+def error_for(made: Plan, half: float) -> float:
+    """Return the standard error, in counts, of a 95% interval with half-width ``half``."""
+    return half / quantile(0.95, made.budget.law)
 
 
 def two_digits(error: float, made: Plan) -> float:

@@ -318,7 +318,7 @@ def _plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def summary(found: PlanDifference, first: Plan, second: Plan) -> str:
+def summary(first: Plan, second: Plan) -> str:
     """Return a sentence with the change of the typical error."""
     change = second.rmse / first.rmse - 1.0
     if abs(change) < 1e-6:

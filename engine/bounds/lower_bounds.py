@@ -332,9 +332,9 @@ def asked(workload: Workload) -> Space:
     return tuple(name for name in workload.schema.names if name in names)
 
 
-def small_domain(workload: Workload, cells: int = MAX_EXACT_CELLS) -> bool:
-    """Return whether the domain of the queried attributes has at most this many cells."""
-    return math.prod(workload.schema.sizes(asked(workload))) <= cells
+def small_domain(workload: Workload) -> bool:
+    """Return whether the domain of the queried attributes is small enough for `exact_bound`."""
+    return math.prod(workload.schema.sizes(asked(workload))) <= MAX_EXACT_CELLS
 
 
 def domain_gram(workload: Workload) -> Array:

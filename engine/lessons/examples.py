@@ -618,8 +618,9 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
     )
 
 
-def meanings(budget: Budget, delta: float = 1e-6) -> pd.DataFrame:
+def meanings(budget: Budget) -> pd.DataFrame:
     """Return a budget in every unit, with explanations: columns term, value, in words."""
+    delta = 1e-6
     epsilon = budget.epsilon(delta)
     mu_text = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
     rows = [

@@ -185,10 +185,10 @@ class Optimum(ExplicitMechanism):
         return Design(components=design.components, statement=statement, bound=solution.bound, matrices=(mass,))
 
 
-def marginal_component(workload: Workload, attributes: Space, share: float, groups: Sequence[int] = ()) -> Component:
+def marginal_component(workload: Workload, attributes: Space, share: float) -> Component:
     """Return the component that measures every cell of a marginal table."""
     factors = tuple(((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes)))
-    return Component(attributes=attributes, factors=factors, share=share, groups=tuple(groups))
+    return Component(attributes=attributes, factors=factors, share=share, groups=())
 
 
 @dataclass(frozen=True, kw_only=True)

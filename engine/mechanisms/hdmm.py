@@ -473,14 +473,13 @@ def _assemble(
     )
 
 
-def merged(
-    builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver, tries: int = MAX_MERGE_TRIALS
-) -> list[tuple[int, ...]]:
+def merged(builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver) -> list[tuple[int, ...]]:
     """Merge pairs of clusters while that lowers the squared error.
 
     Pairs are tried in the order of the cells of their union relative to the larger cluster, with at
-    most ``tries`` solves.
+    most `MAX_MERGE_TRIALS` solves.
     """
+    tries = MAX_MERGE_TRIALS
     present = [tuple(sorted(c)) for c in clusters]
     errors = {c: solver.solve(builder.build(c)).squared_error for c in present}
 

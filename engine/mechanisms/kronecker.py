@@ -393,17 +393,15 @@ def default_p(gram: Array) -> int:
 
 def p_identity_strategy(
     gram: Array,
-    p: int | None = None,
     restarts: int = 1,
     seed: int | np.random.Generator = 0,
     start: Array | None = None,
 ) -> PIdentity:
-    """Return the best p-Identity strategy of several random starts.
+    """Return the best p-Identity strategy of several random starts, with `default_p` rows.
 
     Parameters
     ----------
     gram : W^T W, shape (n, n), in counts^2.
-    p : number of rows in addition to the identity; default: `default_p`.
     restarts : number of random starts.
     seed : seed of the starts, which determines the result.  It is unrelated to the noise of a
         release.
@@ -425,7 +423,7 @@ def p_identity_strategy(
         inverse = np.outer(single, single) / float(single @ single) ** 2
         error = float(np.sum(inverse * gram))
         return PIdentity(rows=single[None], inverse=inverse, error=error, theta=np.zeros((0, n)))
-    scale, p = float(np.trace(gram)), default_p(gram) if p is None else p
+    scale, p = float(np.trace(gram)), default_p(gram)
     # With p = 1 the row converges to the total only from a start well above 0, hence the + 1 below.
     best, best_error = np.zeros((p, n)), np.inf
     for attempt in range(max(1, restarts)):

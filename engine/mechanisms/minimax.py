@@ -865,7 +865,7 @@ def _plan_and_bound(
     balance.tabulate_variances()
     blocks = unit_blocks(measured.parts, measured.solutions)
     builder = VarianceBuilder(blocks=blocks, split=split, schema=workload.schema)
-    queries = footprints(arranged.workload, blocks, builder, same, goal)
+    queries = footprints(arranged.workload, builder, same, goal)
     if queries is None:
         raise Unanswered(LOST)
     allocation = best_shares(queries, same.counts, goal, noises, ALLOCATION_GAP)

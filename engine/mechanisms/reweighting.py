@@ -383,7 +383,7 @@ class TradeoffSearch:
             noises[kind] = total / math.sqrt(values[space])
         blocks = unit_blocks(parts, solutions)
         builder = VarianceBuilder(blocks=blocks, split=self.split, schema=self.workload.schema)
-        queries = footprints(self.workload, blocks, builder, self.same, self.goal)
+        queries = footprints(self.workload, builder, self.same, self.goal)
         if queries is None:
             return -math.inf, np.zeros(len(x)), np.ones(len(x)), self.same.sizes
         slope = self._variance_gradient(emphasis, builder, queries, noises) / total**2

@@ -33,7 +33,6 @@ import numpy as np
 
 from engine._arrays import Array
 from engine.errors import PlanError
-from engine.plans.blocks import Block
 from engine.plans.variance import Footprint, GroupVariance, VarianceBuilder, footprint
 from engine.residuals import Space, Split, digest
 from engine.workload import Attribute, Family, Group, Part, Workload
@@ -263,9 +262,7 @@ class Asked:
     target: float
 
 
-def footprints(
-    workload: Workload, blocks: Mapping[Space, Block], builder: VarianceBuilder, same: Symmetry, goal: Objective
-) -> list[Asked] | None:
+def footprints(workload: Workload, builder: VarianceBuilder, same: Symmetry, goal: Objective) -> list[Asked] | None:
     """Return the queries of every class of groups; None if a weighted query cannot be answered."""
     classes = []
     for example, groups in zip(same.examples, same.sizes, strict=True):

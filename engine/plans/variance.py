@@ -556,7 +556,7 @@ class VarianceBuilder:
                     ((p,), self._outside(group, p)) for p in parts_outside(group, axes)
                 ]
                 arrays += [
-                    self._inside(group, axes, factors, weights=block.weights)
+                    self._inside(group, factors, weights=block.weights)
                     for factors in self._components(group, axes, block)
                 ]
                 summands.append(Summand(coefficient=block.noise**2, arrays=tuple(arrays), axes=axes))
@@ -717,7 +717,6 @@ class VarianceBuilder:
     def _inside(
         self,
         group: Group,
-        axes: Axes,
         factors: Sequence[tuple[Axes, Strategy]],
         matrix: str | int = "pinv",
         weights: Array | None = None,
@@ -831,11 +830,11 @@ class VarianceBuilder:
         present: list[tuple[Parts, Array]] = [((p,), self._present(group, p, inside)) for p, inside in touched]
         out = [present] if block is None else []
         for factors in unproven:
-            parts, norms = self._inside(group, axes, factors, "identity")
+            parts, norms = self._inside(group, factors, "identity")
             for k in (k for k, (_, s) in enumerate(factors) if not s.complete):
                 # a query is unmeasured if its component outside the span of one factor is nonzero
                 # and it has a nonzero component on all other parts
-                _, residuals = self._inside(group, axes, factors, k)
+                _, residuals = self._inside(group, factors, k)
                 marks = (residuals > LEAVING**2 * norms).astype(float)
                 for (p,), mark in present:
                     if p in parts:

@@ -94,18 +94,12 @@ def missed(answers: Callable[[int], Array], table: Callable[[Space], Array], wor
     return error / sum(group.weight for group in workload.groups)
 
 
-def rehearsed_errors(
-    made: Plan,
-    table: Callable[[Space], Array],
-    workload: Workload,
-    fit: str = "shrunk",
-    seeds: Sequence[int] = (),
-) -> Array:
+def rehearsed_errors(made: Plan, table: Callable[[Space], Array], workload: Workload) -> Array:
     """Return errors of simulated publications, shape (seeds,), weighted as in ``workload``."""
     cells = sum(workload.schema.cells(group.attributes) for group in workload.groups)
-    seeds = seeds or range(min(max(SIMULATED_CELLS // cells, REHEARSALS[0]), REHEARSALS[1]))
+    seeds = range(min(max(SIMULATED_CELLS // cells, REHEARSALS[0]), REHEARSALS[1]))
     return np.array(
-        [missed(simulated(made, table, np.random.default_rng(s)).publish(fit).values, table, workload) for s in seeds]
+        [missed(simulated(made, table, np.random.default_rng(s)).publish().values, table, workload) for s in seeds]
     )
 
 
@@ -114,8 +108,6 @@ def published_errors(
     reference: Any,
     *,
     weights: Sequence[float] | None = None,
-    fit: str = "shrunk",
-    rehearsals: int | None = None,
 ) -> Array:
     """Return the errors of simulated publications of a plan on a reference, shape (rehearsals,).
 
@@ -127,4 +119,4 @@ def published_errors(
     groups = made.workload.groups
     weighted_groups = [replace(g, weight=w) for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)]
     workload = Workload(made.workload.schema, tuple(weighted_groups))
-    return rehearsed_errors(made, tables_of(reference, workload), workload, fit, range(rehearsals or 0))
+    return rehearsed_errors(made, tables_of(reference, workload), workload)

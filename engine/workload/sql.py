@@ -641,9 +641,7 @@ def workload_from_sql(
     return _translate(schema, text, table, whole_numbers)[0]
 
 
-def sql_readings(
-    schema: Schema, text: str, table: str | None = None, *, whole_numbers: Iterable[str] = ()
-) -> list[tuple[str, str]]:
+def sql_readings(schema: Schema, text: str, *, whole_numbers: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return the distinct conditions of SQL, each with its interpretation on the cells of the schema.
 
     The parameters and errors are those of `workload_from_sql`.
@@ -653,7 +651,7 @@ def sql_readings(
     >>> sql_readings(schema, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
     [('age BETWEEN 20 AND 39', '20 <= age < 40')]
     """
-    return _translate(schema, text, table, whole_numbers)[1]
+    return _translate(schema, text, None, whole_numbers)[1]
 
 
 def _translate(

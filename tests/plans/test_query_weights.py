@@ -66,7 +66,7 @@ def test_weights_of_single_queries_are_followed_exactly(monkeypatch):
     found = plan(workload, ONE, objective="max", targets=math.sqrt(3.0))
     same = symmetry(workload, list(found.blocks), goal, {}, UNIFORM)
     builder = VarianceBuilder(blocks=found.blocks, split=UNIFORM, schema=workload.schema)
-    asked, emphasis = footprints(workload, found.blocks, builder, same, goal), found.tradeoff.emphasis
+    asked, emphasis = footprints(workload, builder, same, goal), found.tradeoff.emphasis
     noises = np.random.default_rng(0).uniform(1.0, 2.0, len(same.counts))
     single = PointWeights(asked, emphasis)
     single.follow(asked, noises)

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, field
 
 MEMORY, TIME, WORK = "memory", "time", "work"
-LIMITS = (MEMORY, TIME, WORK)
 # expected seconds of one step at most, without a time limit
 SLOWEST = 0.25
 # steps that must fit into the remaining time for a search to start

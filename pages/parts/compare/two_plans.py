@@ -51,7 +51,7 @@ def _plan(studio: Studio, found: Compared | None, content: bytes | None, source:
 
 def _shown(first: Plan, second: Plan) -> None:
     different = analysis.plan_diff(first, second)
-    st.markdown(f"**{plain(analysis.summary(different, first, second))}**")
+    st.markdown(f"**{plain(analysis.summary(first, second))}**")
     if not different.words:
         st.success("Both plans were asked the same: schema, workload, budget, mechanism and options agree.", icon="🟰")
     for sentence in different.words:
