@@ -70,15 +70,14 @@ class Rest:
     Attributes
     ----------
     turns : the coordinates, factor by factor.
-    known, wanted : precision of the look and of the plan, 1/counts^2; one axis per turn, or shape
-        () if it is the same in all coordinates.
+    known : precision of the look, 1/counts^2; one axis per turn, or shape () if it is the same in
+        all coordinates.
     block : the block that must still be measured, in these coordinates; None if the look has all
         its information.
     """
 
     turns: tuple[Turn, ...]
     known: Array
-    wanted: Array
     block: Block | None
 
     def combine(self, looked: Array, answers: Array | None) -> Array:
@@ -238,13 +237,12 @@ def _rest(
         plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision, plan_precision - look_precision, 0.0
     )
     if not residual_precision.any():
-        return Rest(turns=turns, known=look_precision, wanted=plan_precision, block=None)
+        return Rest(turns=turns, known=look_precision, block=None)
     noise = 1.0 / math.sqrt(float(residual_precision.max()))
     if residual_precision.shape == ():
         return Rest(
             turns=turns,
             known=look_precision,
-            wanted=plan_precision,
             block=on_grid(replace(basis_block, noise=noise), noise, max_records),
         )
     factors = []
@@ -252,9 +250,7 @@ def _rest(
         rows = s.rows if P is None else P[k].T @ s.rows
         factors.append((axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete)))
     residual_block = replace(basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise)
-    return Rest(
-        turns=turns, known=look_precision, wanted=plan_precision, block=on_grid(residual_block, noise, max_records)
-    )
+    return Rest(turns=turns, known=look_precision, block=on_grid(residual_block, noise, max_records))
 
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:

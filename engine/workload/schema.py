@@ -33,7 +33,6 @@ from engine.workload.constraints import (
     promise_beside,
     read_rules,
 )
-from engine.workload.predicates import named_in
 from engine.workload.schema_io import (
     EXACT_KIND,
     MAX_ATTRIBUTES,
@@ -184,14 +183,6 @@ class Schema:
     def cells(self, names: Iterable[str]) -> int:
         """Return the exact number of cells of a marginal table; 1 without attributes."""
         return math.prod(self.sizes(names))
-
-    def subset(self, names: Iterable[str]) -> Schema:
-        """Return the schema of these attributes, with the rules and invariants on them only."""
-        attributes = tuple(self[name] for name in names)
-        subset_names = {attribute.name for attribute in attributes}
-        rules = [r for r in self.impossible if {self.names[i] for i in named_in(r, self.attributes)} <= subset_names]
-        invariants = [one for one in self.invariants if subset_names.issuperset(one.attributes)]
-        return replace(self, attributes=attributes, impossible=tuple(rules), invariants=tuple(invariants))
 
     def with_missing_values(self, texts: Iterable[str]) -> Schema:
         """Return the schema with further texts for missing values, except where a text is a label.

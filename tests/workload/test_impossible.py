@@ -50,12 +50,6 @@ def test_rules_survive_files_and_are_part_of_what_is_known_of_a_schema() -> None
     assert schema.with_facts(impossible=()) == Schema(PLAIN.attributes, person="pid")
 
 
-def test_a_part_of_a_schema_keeps_the_rules_that_are_about_it_alone() -> None:
-    schema = PLAIN.with_facts(impossible=[CHILDREN, "code == 3"])
-    assert schema.subset(["code", "age"]).impossible == ("code == 3",)
-    assert schema.subset(["married", "age"]).impossible == (CHILDREN,)
-
-
 WRONG: dict[str, Callable[[], object]] = {
     "an unknown attribute": lambda: PLAIN.with_facts(impossible=["salary == 1"]),
     "an unknown label": lambda: PLAIN.with_facts(impossible=["married == 'maybe'"]),

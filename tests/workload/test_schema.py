@@ -22,7 +22,6 @@ def test_what_is_not_declared_leaves_no_trace() -> None:
     declared = Schema(schema.attributes, person="pid", rows_per_person=3)
     assert declared != schema
     assert declared.to_dict() == schema.to_dict() | {"person": "pid", "rows_per_person": 3}
-    assert declared.subset(["a"]) == declared
 
 
 def test_a_column_differs_from_the_declared_one_only_where_none_is() -> None:
@@ -56,7 +55,6 @@ def test_sizes_are_exact_beyond_any_fixed_width() -> None:
     assert schema.cells(schema.names[:3]) == 10**9
     assert schema.cells(()) == 1
     assert schema.sizes(()) == ()
-    assert schema.subset(["a7", "a3"]).names == ("a7", "a3")
     assert len(schema) == 40
     assert "a39" in schema
     assert "a40" not in schema
@@ -186,8 +184,6 @@ WRONG_ATTRIBUTES = {
     "rows float": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=3.0),
     "rows text": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person="3"),
     "rows astronomic": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=10**6000),
-    "empty subset": lambda: Schema([Attribute.of_size("a", 2)]).subset(()),
-    "subset with a repeat": lambda: Schema([Attribute.of_size("a", 2)]).subset(("a", "a")),
 }
 
 
