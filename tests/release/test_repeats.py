@@ -27,6 +27,7 @@ from engine.release.ingest import maximal_sets
 from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
 
+pytestmark = pytest.mark.usefixtures("in_process_readers")
 measuring = sys.modules["engine.release.measure"]
 measure = measuring.measure
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
