@@ -227,13 +227,14 @@ def _undominated(placed: Iterable[Placed], tables: Sequence[Array]) -> tuple[dic
     ties, queue = 0, list(candidates)
     while queue:
         name = queue.pop()
-        rows: dict[tuple[int, int, Space], Array] = {}
+        # tables that are equal up to attribute names are compared once
+        rows: dict[tuple[int, int, tuple[bytes, ...]], Array] = {}
         for names, k in touching[name]:
-            others = tuple(n for n in names if n != name)
-            key = (k, names.index(name), others)
+            axis = names.index(name)
+            key = (k, axis, tuple(candidates[n].tobytes() for n in names if n != name))
             if key not in rows:
                 table = tables[k][np.ix_(*(candidates[n] for n in names))]
-                rows[key] = np.moveaxis(table, names.index(name), 0).reshape(len(candidates[name]), -1)
+                rows[key] = np.moveaxis(table, axis, 0).reshape(len(candidates[name]), -1)
         best = _undominated_rows(np.unique(np.concatenate(list(rows.values()), axis=1), axis=1))
         if len(best) < len(candidates[name]):
             candidates[name], ties = candidates[name][best], ties + 1
