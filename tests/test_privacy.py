@@ -234,11 +234,24 @@ def test_what_is_no_finite_positive_number_is_refused(make, value):
 
 @pytest.mark.parametrize("delta", [0, 0.0, 1, 1.0, 2, -0.1, math.nan, math.inf, True, None, "1e-6"])
 @pytest.mark.parametrize(
-    "use", [Budget(1.0).epsilon, Budget(1.0).epsilon_zcdp, Budget(1.0).describe, lambda d: Budget.approx(1.0, d)]
+    "use",
+    [
+        Budget(1.0).epsilon,
+        Budget(1.0).epsilon_zcdp,
+        lambda d: Budget.approx(1.0, d),
+        lambda d: Budget(1.0, report_delta=d),
+        lambda d: Budget.from_dict({"pcost": 1.0, "delta": d}),
+    ],
 )
 def test_delta_must_lie_between_zero_and_one(use, delta):
     with pytest.raises(BudgetError, match="between 0 and 1"):
         use(delta)
+
+
+@pytest.mark.parametrize("delta", [0, 0.0, 1, 1.0, 2, -0.1, math.nan, math.inf, True, "1e-6"])
+def test_describe_bad_delta_is_refused(delta):
+    with pytest.raises(BudgetError, match="between 0 and 1"):
+        Budget(1.0).describe(delta)
 
 
 @pytest.mark.parametrize("epsilon", [-1, math.nan, math.inf, True, "1"])

@@ -162,7 +162,7 @@ def add_budget_options(command: argparse.ArgumentParser, *, required: bool = Tru
     which.add_argument("--mu", type=float, help="Gaussian DP")
     which.add_argument("--epsilon", type=float, help="with --delta")
     which.add_argument("--pure-epsilon", type=float, help="epsilon with delta 0, for mechanisms with Laplace noise")
-    command.add_argument("--delta", type=float)
+    command.add_argument("--delta", type=float, help="with --epsilon; outputs state epsilon at this delta")
     command.add_argument(
         "--rows-per-person",
         type=int,
@@ -210,7 +210,9 @@ def budget_data(budget: Budget) -> dict[str, Any]:
         "rho": budget.rho,
         "mu": budget.mu,
         "pure_epsilon": budget.pure_epsilon,
-    } | unit
+        **unit,
+        "delta": budget.report_delta if budget.pure_epsilon is None else None,
+    }
 
 
 def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:

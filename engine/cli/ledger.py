@@ -17,7 +17,7 @@ from engine.ledger.ledger import ConfusableName
 from engine.privacy import Budget
 from engine.publish import verify_package
 
-STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbours exact"
+STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbours delta exact"
 
 
 def add_keeping_commands(commands: Commands) -> None:
@@ -121,7 +121,8 @@ def _status_data(status: DatasetStatus) -> dict[str, object]:
         "left": status.left,
         "note": status.note,
     }
-    return numbers | {"counts": status.definition.counts} | vars(status.definition) | {"exact": list(status.exact)}
+    definition = vars(status.definition) | ({"delta": None} if status.definition.kind == "pure" else {})
+    return numbers | {"counts": status.definition.counts} | definition | {"exact": list(status.exact)}
 
 
 def _status(args: argparse.Namespace) -> Reply:

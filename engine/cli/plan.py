@@ -184,7 +184,7 @@ def _plan_summary(fitted_plan: Plan) -> Reply:
         "gap": fitted_plan.certificate.gap,
         "claim": claim,
         "pcost": fitted_plan.pcost,
-        "epsilon_by_delta": {f"{delta:g}": fitted_plan.epsilon(delta) for delta in (1e-5, 1e-6, 1e-9)},
+        "epsilon_by_delta": fitted_plan.epsilon_by_delta,
         "budget": budget_data(fitted_plan.budget),
         "promise": fitted_plan.schema.promise(fitted_plan.budget),
         "hash": fitted_plan.hash,

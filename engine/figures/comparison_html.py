@@ -33,7 +33,7 @@ def comparison_page(found: Comparison, workload: Workload, budget: Budget) -> st
             f"{how_many(workload.queries, 'query', 'queries')} in {how_many(len(workload.groups), 'group')} on "
             f"{how_many(len(workload.schema), 'attribute')}. Plans hold no data, and none was read for this page."
         ),
-        _text(budget.describe(1e-6)),
+        _text(budget.describe()),
     ]
     if found.plans:
         pictures = (ranking_picture(found), effort_picture(found), where_picture(found, workload))

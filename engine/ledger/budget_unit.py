@@ -22,7 +22,7 @@ from engine._untrusted import parse_json
 from engine._validation import one_of, whole
 from engine.errors import LedgerError
 from engine.privacy import ADD_REMOVE, Budget
-from engine.privacy.budget import NEIGHBOURS
+from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
 
 KINDS = ("zcdp", "gdp", "pure")
 _EPSILON = "epsilon "
@@ -38,16 +38,20 @@ class TotalDefinition:
     kind : "zcdp", "gdp" or "pure", see the module documentation.
     rows_per_person : largest number of rows of one person that is protected.
     neighbours : neighbouring relation of the guarantee.
+    delta : the delta at which the declared total states epsilon; changes of the total keep it.
     """
 
     kind: str = "zcdp"
     rows_per_person: int = 1
     neighbours: str = ADD_REMOVE
+    delta: float = DEFAULT_DELTA
 
     def __post_init__(self) -> None:
         one_of("kind of the total", self.kind, KINDS, error=LedgerError)
         whole("rows per person of the total", self.rows_per_person, error=LedgerError)
         one_of("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
+        if not isinstance(self.delta, float) or not 0.0 < self.delta < 1.0:
+            raise LedgerError(f"delta of the total was {self.delta!r}. Give a number between 0 and 1.")
 
     @property
     def counts(self) -> str:
@@ -61,7 +65,8 @@ class TotalDefinition:
         'pure epsilon, for adding or removing a person of at most 1 row'
         """
         kind = {"zcdp": "zCDP (pcost)", "gdp": "Gaussian DP (pcost)", "pure": "pure epsilon"}[self.kind]
-        return f"{kind}, for {self.whom}"
+        delta = "" if self.delta == DEFAULT_DELTA else f", epsilon at delta {delta_text(self.delta)}"
+        return f"{kind}{delta}, for {self.whom}"
 
     @property
     def whom(self) -> str:
@@ -135,7 +140,9 @@ class TotalDefinition:
 
     def to_text(self) -> str:
         """Return the definition as stored in the ledger."""
-        return json.dumps(vars(self), sort_keys=True, separators=(",", ":"))
+        # without the default delta, as ledgers of earlier versions
+        stored = {name: value for name, value in vars(self).items() if (name, value) != ("delta", DEFAULT_DELTA)}
+        return json.dumps(stored, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> TotalDefinition:

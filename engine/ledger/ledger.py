@@ -357,6 +357,7 @@ class Ledger:
             kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
             rows_per_person=total.rows_per_person,
             neighbours=total.neighbours,
+            delta=total.report_delta,
         )
         amount = definition.total(total)
         with self._transaction(write=True) as (book, add):

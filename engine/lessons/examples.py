@@ -60,6 +60,7 @@ from engine.errors import PlanError, WorkloadError
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
+from engine.privacy.budget import delta_text
 from engine.release import discrete_gaussian
 from engine.residuals import DualProblem, Factor, Lift, Options, Space, WholeDomain, class_rows
 from engine.workload import Attribute, Family, Schema, Workload, subsets
@@ -620,7 +621,7 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
 
 def meanings(budget: Budget) -> pd.DataFrame:
     """Return a budget in every unit, with explanations: columns term, value, in words."""
-    delta = 1e-6
+    delta = budget.report_delta
     epsilon = budget.epsilon(delta)
     mu_text = f"the shift itself: whoever guesses is right at most {budget.guess:g}% of the time"
     rows = [
@@ -628,9 +629,9 @@ def meanings(budget: Budget) -> pd.DataFrame:
         ("rho (zCDP)", budget.rho, "half of pcost; releases add up"),
         ("mu (Gaussian DP)", budget.mu, mu_text),
         (
-            f"epsilon at delta {delta:g}",
+            f"epsilon at delta {delta_text(delta)}",
             epsilon,
-            f"but for {delta:g}, no output gets more than {_factor_text(epsilon)} times as likely",
+            f"but for {delta_text(delta)}, no output gets more than {_factor_text(epsilon)} times as likely",
         ),
     ]
     return pd.DataFrame([(term, cost(value), meaning) for term, value, meaning in rows], columns=MEANING_COLUMNS)

@@ -37,6 +37,7 @@ from engine.plans.replace_one import ReplaceOne, person_pcost, replaced
 from engine.plans.solver_state import Certificate, Solved, Tradeoff, canonical, pack_split
 from engine.plans.variance import GroupVariance, VarianceBuilder, by_kind, table_of_groups
 from engine.privacy import Budget
+from engine.privacy.budget import DEFAULT_DELTA, delta_text
 from engine.residuals import Space, Split
 from engine.residuals.split import UNIFORM
 from engine.workload import Group, Schema, Workload
@@ -143,6 +144,11 @@ class Plan(Value):
     def on_curve(self) -> bool:
         """Whether the grid is fine enough for the Gaussian curve; if not, zCDP gives epsilon."""
         return on_curve([self.blocks], self.pcost)
+
+    @property
+    def epsilon_by_delta(self) -> dict[str, float]:
+        """Epsilon at each of `Budget.listed_deltas`, by the delta as text."""
+        return {delta_text(delta): self.epsilon(delta) for delta in self.budget.listed_deltas}
 
     def epsilon(self, delta: float) -> float:
         """Return the smallest proven epsilon of a release, rounded up; see `Budget.epsilon`."""
@@ -291,8 +297,13 @@ class Plan(Value):
 
     @cached_property
     def hash(self) -> str:
-        """Hash of the request: workload, budget, mechanism and options."""
-        return hashlib.sha256(canonical(self._request()).encode()).hexdigest()
+        """Hash of the request: workload, budget, mechanism and options.
+
+        The delta at which epsilon is stated is not part of it: it changes neither the noise nor the
+        privacy cost, and must not turn one release into two.
+        """
+        budget = replace(self.budget, report_delta=DEFAULT_DELTA).to_dict()
+        return hashlib.sha256(canonical(self._request() | {"budget": budget}).encode()).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
         """Return one row per group: attributes, family, queries, rmse and max_std in counts."""

@@ -39,6 +39,10 @@ from engine.privacy.gaussian import gaussian_log_delta, released_log_delta
 _SMALLEST = math.ulp(0.0)
 ADD_REMOVE, REPLACE_ONE = NEIGHBOURS = ("add_remove", "replace_one")
 MOST_ROWS = 1_000_000
+# delta at which epsilon is stated if the budget was given without one
+DEFAULT_DELTA = 1e-6
+# deltas of the tables of epsilon in certificates and command line output
+LISTED_DELTAS = (1e-5, 1e-6, 1e-9)
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class Budget:
     rows_per_person : largest number of rows counted for one person.
     neighbours : "add_remove" if neighbours add or remove the rows of a person; "replace_one" if
         they replace these by equally many others, so that the number of records is public.
+    report_delta : the delta at which outputs state epsilon; that of `approx`, or 1e-6.  It changes
+        neither the privacy cost nor `Plan.hash`, but budgets with different values are not equal,
+        because they print different numbers.
 
     Guarantee: a Budget built from other parameters never costs more than they allow, and what it
     reports in other parameters is never less than the exact value.  For 1e-300 <= delta <= 0.01 and
@@ -75,8 +82,10 @@ class Budget:
     _: KW_ONLY
     rows_per_person: int = 1
     neighbours: str = ADD_REMOVE
+    report_delta: float = DEFAULT_DELTA
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "report_delta", _probability(self.report_delta))
         object.__setattr__(self, "pcost", _positive("pcost", self.pcost))
         rows = self.rows_per_person
         if isinstance(rows, bool) or not isinstance(rows, Integral) or not 1 <= rows <= MOST_ROWS:
@@ -118,6 +127,8 @@ class Budget:
     def approx(cls, epsilon: float, delta: float, *, rows_per_person: int = 1, neighbours: str = ADD_REMOVE) -> Budget:
         """Largest budget whose Gaussian releases are jointly (epsilon, delta)-DP.
 
+        Outputs state epsilon at this delta.
+
         Guarantee: `.epsilon(delta) <= epsilon` and `.delta(epsilon) <= delta` hold for the result
         in double precision.
         Raises: BudgetError unless epsilon is finite and above 0, and 0 < delta < 1.
@@ -130,7 +141,7 @@ class Budget:
         pcost = math.nextafter(too_costly, 0.0)
         shrink = 2.0**-46
         while pcost > 0:
-            budget = cls(pcost, rows_per_person=rows_per_person, neighbours=neighbours)
+            budget = cls(pcost, rows_per_person=rows_per_person, neighbours=neighbours, report_delta=delta)
             if budget.delta(epsilon) <= delta and budget.epsilon(delta) <= epsilon:
                 return budget
             pcost, shrink = min(pcost * (1 - shrink), math.nextafter(pcost, 0.0)), shrink * 2
@@ -308,9 +319,15 @@ class Budget:
         # is delta at epsilon 0
         return min(math.ceil(500 * (1.0 + self.delta(0.0)) + 1e-9) / 10, 100.0)
 
-    def describe(self, delta: float = 1e-6, *, curve: bool = True) -> str:
+    @property
+    def listed_deltas(self) -> tuple[float, ...]:
+        """Deltas for a table of epsilon, in decreasing order; `report_delta` is among them."""
+        return tuple(sorted({*LISTED_DELTAS, self.report_delta}, reverse=True))
+
+    def describe(self, delta: float | None = None, *, curve: bool = True) -> str:
         """Summary in one line; all numbers are rounded up.
 
+        Epsilon is stated at ``delta``, by default at `report_delta`.
         ``curve`` is False for a release whose noise is too coarse for the Gaussian curve.
 
         >>> Budget(pcost=1.0).describe()  # doctest: +NORMALIZE_WHITESPACE
@@ -326,32 +343,52 @@ class Budget:
             )
         return f"{cost}: {risk} (a coin flip: 50%). {parameters}."
 
-    def numbers(self, delta: float = 1e-6, *, curve: bool = True) -> str:
+    def numbers(self, delta: float | None = None, *, curve: bool = True) -> str:
         """The budget in the standard privacy parameters, rounded up."""
         if self.pure_epsilon is not None:
             return f"rho {rounded_up(self.rho)}, pcost {rounded_up(self.pcost)}"
+        delta = self.report_delta if delta is None else delta
         epsilon = self.epsilon(delta) if curve else self.epsilon_zcdp(delta)
-        return f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta {delta:g}"
+        return f"zCDP rho {rounded_up(self.rho)}; epsilon {rounded_up(epsilon)} at delta {delta_text(delta)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The budget as JSON-ready data; `from_dict` restores it exactly."""
+        """The budget as JSON-ready data, with `report_delta` unless it is the default.
+
+        `from_dict` restores it exactly.
+        """
         kind: dict[str, Any] = (
             {"pcost": self.pcost} if self.pure_epsilon is None else {"pure_epsilon": self.pure_epsilon}
         )
         unit = {"rows_per_person": self.rows_per_person, "neighbours": self.neighbours}
-        return kind | {key: value for key, value in unit.items() if value not in (1, ADD_REMOVE)}
+        optional = {key: value for key, value in unit.items() if value not in (1, ADD_REMOVE)}
+        return kind | optional | self.delta_field
+
+    @property
+    def delta_field(self) -> dict[str, float]:
+        """`report_delta` as the field "delta" of stored data; empty for the default."""
+        return {} if self.report_delta == DEFAULT_DELTA else {"delta": self.report_delta}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Budget:
         """The budget that `to_dict` wrote; raises BudgetError for anything else."""
         kinds, units = {"pcost", "pure_epsilon"}, {"rows_per_person", "neighbours"}
-        if not isinstance(data, Mapping) or len(kinds & set(data)) != 1 or set(data) - kinds - units:
+        if not isinstance(data, Mapping) or len(kinds & set(data)) != 1 or set(data) - kinds - units - {"delta"}:
             raise BudgetError(
                 'A stored budget must be a mapping with one of the keys "pcost" and "pure_epsilon", and at most '
-                '"rows_per_person" and "neighbours" in addition; write it with to_dict().'
+                '"rows_per_person", "neighbours" and "delta" in addition; write it with to_dict().'
             )
         unit = {key: data[key] for key in units & set(data)}
-        return cls(data["pcost"], **unit) if "pcost" in data else cls.pure(data["pure_epsilon"], **unit)
+        budget = cls(data["pcost"], **unit) if "pcost" in data else cls.pure(data["pure_epsilon"], **unit)
+        return replace(budget, report_delta=data["delta"]) if "delta" in data else budget
+
+
+def delta_text(delta: float) -> str:
+    """Text of a delta with all its digits.
+
+    >>> delta_text(1e-6), delta_text(1.23456789e-7)
+    ('1e-06', '1.23456789e-07')
+    """
+    return repr(float(delta))
 
 
 def _first_double(holds: Callable[[float], bool]) -> float:

@@ -317,7 +317,7 @@ def registry(measurement: Measurement) -> dict[str, object]:
     plan, budget = measurement.plan, measurement.plan.budget
     pure = budget.pure_epsilon
     loss: dict[str, object] = {"rho": plan.pcost / 2, "pcost": plan.pcost}
-    loss["epsilon by delta"] = {f"{d:g}": plan.epsilon(d) for d in (1e-5, 1e-6, 1e-9)}
+    loss["epsilon by delta"] = plan.epsilon_by_delta
     if pure is not None:
         loss["epsilon"] = pure
     unit = "1 row" if budget.rows_per_person == 1 else f"all of up to {budget.rows_per_person:,} rows"

@@ -34,6 +34,7 @@ def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
     assert told["budget"] == {"pcost": 0.25, "rho": 0.125, "mu": 0.5, "pure_epsilon": None} | {
         "rows_per_person": 1,
         "neighbours": "add_remove",
+        "delta": 1e-6,
     }
     shown = asked(capsys, "show", "--plan", "plan.json")
     assert {name: shown[name] for name in told if name in shown} == {k: v for k, v in told.items() if k in shown}

@@ -174,7 +174,7 @@ def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
         )
         chain = how == ONE_BY_ONE
     with shown_here():
-        identity = tuple(f"{p.hash}|{p.max_records}" for p in chosen.plans)
+        identity = tuple(f"{p.hash}|{p.max_records}|{p.budget.report_delta}" for p in chosen.plans)
         common = _split(identity, chosen.names, chain, chosen.plans)
         return common, chosen.script + coarse_code.splitting(chosen.names, chain=chain)
     return None
@@ -253,5 +253,5 @@ def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanR
 def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
     """The rule on these options; None, with the reason on the page, when it does not fit them."""
     with shown_here():
-        return _rule(f"{common.hash}|{common.names}", settings, common)
+        return _rule(f"{common.hash}|{common.look.budget.report_delta}|{common.names}", settings, common)
     return None

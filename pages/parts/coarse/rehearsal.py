@@ -40,7 +40,8 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     most = min(common.look.max_records, 2_000_000)
     rows = int(left.number_input("Simulated records", 1, most, min(5_000, most), key="coarse_rows"))
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="coarse_seed"))
-    key = f"coarse|{common.hash}|{common.names}|{rows}|{seed}"
+    delta = common.look.budget.report_delta
+    key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
     clicks.button(
         "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse", place=right, type="primary"
     )

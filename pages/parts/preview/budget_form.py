@@ -15,8 +15,8 @@ from pages.parts.preview.person_form import person
 from pages.parts.shell import state
 from pages.parts.shell.budgets import (
     APPROX,
-    DELTA,
     MAKERS,
+    PURE,
     RISK,
     UNITS,
     choose_language,
@@ -44,8 +44,11 @@ MEANINGS: dict[tuple[str, object], str] = {
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
     """Take the budget that was typed."""
     with kept_for("budget"):
-        whom = unit_of(state.current().budget)
-        state.change(budget=MAKERS[unit](*(st.session_state[key] for key in keys), **whom))
+        before = state.current().budget
+        made = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
+        if unit not in (APPROX, PURE):  # only these say a delta themselves
+            made = replace(made, report_delta=before.report_delta)
+        state.change(budget=made)
 
 
 def budget(found: Budget) -> None:
@@ -65,7 +68,7 @@ def promise() -> None:
     with right:
         person(found)
         exact = schema is not None and schema.invariants
-        st.caption(plain(schema.meaning(found) if schema and exact else found.describe(DELTA)))
+        st.caption(plain(schema.meaning(found) if schema and exact else found.describe()))
         st.caption(UNITS[language()])
 
 

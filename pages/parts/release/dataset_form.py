@@ -19,7 +19,6 @@ from pages.parts.shell.budgets import (
     AGAINST,
     AGAINST_LABEL,
     APPROX,
-    DELTA,
     MAKERS,
     PCOST,
     PURE,
@@ -187,13 +186,14 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
 def _total(language: str, planned: Budget) -> None:
     """The numbers of the total, which begin with what the present plan needs, and what they pay for."""
     left, right = st.columns(2)
-    start = language, analysis.at_least(numbers_of(planned, language)[0])
+    start = language, analysis.at_least(numbers_of(planned, language)[0]), planned.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
-        st.session_state["dataset_start"], st.session_state["dataset_total"] = start, start[1]
+        st.session_state["dataset_start"] = start
+        _, st.session_state["dataset_total"], st.session_state["dataset_delta"] = start
     name = "epsilon" if language == APPROX else language
     left.number_input(f"Total budget ({name})", step=0.5, format="%.6g", key="dataset_total")
     if language == APPROX:
-        right.number_input("delta", value=DELTA, step=DELTA, format="%.1e", key="dataset_delta")
+        right.number_input("delta", step=1e-6, format="%.1e", key="dataset_delta")
     left, right = st.columns(2)
     rows, neighbours = planned.rows_per_person, list(AGAINST).index(planned.neighbours)
     left.number_input(ROWS_LABEL, 1, 1_000_000, rows, key="dataset_rows", help="All of them are protected together.")

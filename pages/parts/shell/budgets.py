@@ -10,6 +10,7 @@ import streamlit as st
 
 from engine._format import cost, how_many
 from engine.privacy import Budget
+from engine.privacy.budget import delta_text
 from engine.privacy.gaussian import mu_of_guess
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for
@@ -37,7 +38,6 @@ UNITS = {
 AGAINST = {"add_remove": "is in the data or not", "replace_one": "has these values or any others"}
 ROWS_LABEL = "Most rows of one person"
 AGAINST_LABEL = "Nobody can tell whether a person"
-DELTA = 1e-6
 LEAST = 1e-7  # smaller numbers of a budget are not written out
 UNIT = "budget_unit"  # where the language is kept that was chosen
 
@@ -78,8 +78,8 @@ def _written(value: float) -> str:
 
 @lru_cache(maxsize=256)
 def _epsilon(found: Budget) -> float:
-    """Epsilon at the usual delta, which takes a search that every page would do for every draw."""
-    return found.epsilon(DELTA)
+    """Epsilon at the delta of the budget, which takes a search that every page would do for every draw."""
+    return found.epsilon(found.report_delta)
 
 
 def said(found: Budget) -> str:
@@ -138,7 +138,9 @@ def others(found: Budget) -> str:
     """
     pure = found.pure_epsilon
     epsilon = (
-        f"epsilon {_written(_epsilon(found))} at delta {DELTA:g}" if pure is None else f"pure epsilon {_written(pure)}"
+        f"epsilon {_written(_epsilon(found))} at delta {delta_text(found.report_delta)}"
+        if pure is None
+        else f"pure epsilon {_written(pure)}"
     )
     return (
         f"{epsilon} · guessed right {found.guess:g}% of the time · "
@@ -149,7 +151,7 @@ def others(found: Budget) -> str:
 def numbers_of(found: Budget, unit: str) -> list[float]:
     """A budget in a language: what its maker takes."""
     if unit == APPROX:
-        return [_epsilon(found), DELTA]
+        return [_epsilon(found), found.report_delta]
     if unit == RISK:
         return [found.guess]
     return [{PCOST: found.pcost, RHO: found.rho, MU: found.mu, PURE: found.pure_epsilon or found.pcost**0.5}[unit]]

@@ -102,7 +102,8 @@ def budget_text(budget: Budget) -> str:
     more = rows + (f", neighbours={budget.neighbours!r}" if budget.neighbours != "add_remove" else "")
     if budget.pure_epsilon is not None:
         return f"Budget.pure({budget.pure_epsilon!r}{more})"
-    return f"Budget(pcost={budget.pcost!r}{more})"
+    delta = f", report_delta={budget.report_delta!r}" if budget.delta_field else ""
+    return f"Budget(pcost={budget.pcost!r}{more}{delta})"
 
 
 def plan_script(studio: Studio) -> Script:

@@ -8,7 +8,11 @@ import pytest
 
 from engine.ledger import Ledger
 from engine.privacy import Budget
+from engine.workload import Workload
+from pages.parts.shell import link
+from pages.parts.shell.state import Studio
 from tests.app.release.given import releasing
+from tests.app.session import EVEN, Session, demo, wait
 
 
 def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
@@ -33,6 +37,21 @@ def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
     assert "has 0.5 pcost left" in session.said()
     session.set(dataset_name="A", dataset_total=9.0).press("declare")
     assert "already" in session.errors()
+
+
+def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
+    workload = Workload.all_ways(demo("survey"), (1,))
+    asked = Studio(workload=workload, budget=Budget.approx(1.0, 1e-9), options=EVEN)
+    path = str(tmp_path / "new.ledger")
+    session = wait(Session(plan=link.packed(asked)).go("release", step="2. Release", ledger_path=path))
+    session.press("create_ledger")
+    session.set(dataset_unit="epsilon, delta", dataset_name="a")
+    assert "pays for 1 release of the present plan" in session.said()
+    session.press("declare")
+    assert not session.errors()
+    status = Ledger(tmp_path / "new.ledger").status("a")
+    assert status.definition.delta == 1e-9
+    assert status.pays_for(Budget.approx(1.0, 1e-9).pcost) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"not a ledger", b"SQLite format 3\x00" + b"\x00" * 4000])
