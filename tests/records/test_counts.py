@@ -5,10 +5,15 @@ import pickle
 import numpy as np
 import pytest
 
+import engine.counts
 from engine.errors import DataError, SchemaError
 from engine.records import Counts, count_marginals
 from engine.workload import Attribute, Schema
 from tests.records.fitting import ALL_SETS, SCHEMA, sample
+
+
+def test_counts_module_exports_count_marginals() -> None:
+    assert engine.counts.count_marginals is count_marginals
 
 
 def test_shards_add_up() -> None:

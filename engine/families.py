@@ -1,1 +1,0 @@
-"""Query families, under the name that other programs call."""

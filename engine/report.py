@@ -1,1 +1,0 @@
-"""Answers as files, under the name that other programs call."""
