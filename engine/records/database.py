@@ -57,12 +57,13 @@ import pyarrow as pa
 from engine._format import near_matches, shown
 from engine.errors import DataError
 from engine.progress import Listener, Progress, listener
-from engine.records.batches import check_columns, needed, tried
+from engine.records.batches import check_columns, guarded, needed, tried
 from engine.records.contribution_bounding import NOBODY
 from engine.records.counts import LARGE_COUNT, note
 from engine.records.encoding import FRACTION, MISSING, OUTSIDE, REASONS, UNSUPPORTED, Encoder
 from engine.records.marginal_lattice import Names
 from engine.records.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
+from engine.records.untyped_tables import UNTYPED_BACKENDS, untyped_batches
 from engine.workload import Schema
 from engine.workload.calendar import MAX_YEAR
 
@@ -71,7 +72,6 @@ MOST_CASES = 1_000
 MAX_DECIMAL_DIGITS = 18  # decimals in units of their last digit then fit in 64 bits
 HEX_BACKENDS = ("duckdb", "pyspark")  # hex(text) returns the bytes of a text
 DATE_BACKENDS = ("duckdb", "postgres", "pyspark")  # date columns contain only dates
-UNTYPED_BACKENDS = ("sqlite",)  # a column may contain values of another type
 TIMEZONE_BACKENDS = ("duckdb", "postgres")  # timezone('UTC', moment) returns the time in UTC
 # code of a value that appeared after the distinct values of its column were read
 CHANGED_CODE = -1 - len(REASONS)
@@ -896,8 +896,15 @@ def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[st
 
 
 def _distinct(column: Any, limit: int) -> list[Any]:
-    answer = _fetched(column.name("value").as_table().distinct().limit(limit + 1))
-    return list(answer["value"].to_pylist())
+    values = column.name("value").as_table().distinct().limit(limit + 1)
+    if column.get_backend().name in UNTYPED_BACKENDS:
+        batches = guarded(untyped_batches(values, ["value"], limit + 1), DATABASE)
+        return [value for batch in batches for value in _pylist(batch.columns[0])]
+    return list(_fetched(values)["value"].to_pylist())
+
+
+def _pylist(column: pa.Array | list[Any]) -> list[Any]:
+    return column if isinstance(column, list) else list(column.to_pylist())
 
 
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:

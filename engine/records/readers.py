@@ -41,6 +41,7 @@ from engine.records.subprocess_readers import (
     sheet_batches,
     sheet_names,
 )
+from engine.records.untyped_tables import UNTYPED_BACKENDS, untyped_batches
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -412,7 +413,7 @@ SOURCE_KINDS = (
     "stream or generator of batches, or the path of a file, a folder or a pattern, with names that end in one of "
     f"{ENDINGS}"
 )
-READ_BY_PANDAS = ("sqlite", "mysql", "singlestoredb", "impala")  # backends of Ibis that fetch rows through pandas
+READ_BY_PANDAS = ("mysql", "singlestoredb", "impala")  # backends of Ibis that fetch rows through pandas
 
 _BYTES_PER_VALUE = 16  # a short text or two integers; long texts are dictionary-encoded
 
@@ -575,6 +576,9 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
         check_columns(list(data.columns), names)
         data = tried(lambda: data.select(list(names)), what)
     data = _readable_columns(data, names)
+    if is_table(data) and data.get_backend().name in UNTYPED_BACKENDS:
+        yield from guarded(untyped_batches(data, names, rows), what)
+        return
     inexact = tried(lambda: _inexact_columns(data, names), what)
     data = data.mutate(**{name: data[name].cast("string") for name in inexact}) if inexact else data
     has_chunk_size = "chunk_size" in tried(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)

@@ -30,7 +30,9 @@ BIG = 2**53
 def refused(data: Any) -> dict[str, dict[str, int]]:
     """Rows that the draft of public records refuses for another reason than a missing value."""
     schema = draft_of_public(data).schema
-    counts = count_marginals(data, schema, [(name,) for name in schema], on_refused="drop", ignore=["n", "x", "y"])
+    counts = count_marginals(
+        data, schema, [(name,) for name in schema], on_refused="drop", ignore={"n", "x", "y"} - {*schema}
+    )
     reasons = {name: {why: n for why, n in some.items() if why != "missing"} for name, some in counts.refused.items()}
     return {name: some for name, some in reasons.items() if some}
 
