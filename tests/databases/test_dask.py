@@ -47,7 +47,7 @@ def test_a_worker_that_is_killed_is_named_and_nothing_is_spent(tmp_path: Path) -
         Client(cluster),
         pytest.raises(DataError, match="were lost before the counts were complete") as caught,
     ):
-        measure(made, frame, dataset="d", ledger=book, ignore=["code"])
+        measure(made, frame, dataset="d", ledger=book)
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0.0
     assert [row.kind for row in book.rows()] == ["ledger", "dataset"]
@@ -58,7 +58,7 @@ def counted(frame: pd.DataFrame) -> Counts:
     if COUNTED and not HEARD.acquire(timeout=CEILING):
         raise AssertionError("nobody was told of the partition before")
     COUNTED.append(len(frame))
-    return count_marginals(frame, SCHEMA, [("sex", "age")], on_refused="drop", ignore=["code"])
+    return count_marginals(frame, SCHEMA, [("sex", "age")], on_refused="drop")
 
 
 @pytest.fixture

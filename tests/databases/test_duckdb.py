@@ -175,8 +175,8 @@ def test_a_release_of_a_table_is_one_of_its_records(tmp_path: Path) -> None:
     made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
     for name in ("here", "there"):
         book.add_dataset(name, total=Budget(pcost=1e7))
-    measure(made, frame, dataset="here", ledger=book, ignore=["code"])
-    measure(made, table(frame), dataset="there", ledger=book, ignore=["code"])
+    measure(made, frame, dataset="here", ledger=book)
+    measure(made, table(frame), dataset="there", ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 
@@ -221,7 +221,7 @@ def test_a_question_that_takes_too_long_is_stopped_and_costs_nothing(
     book, frame = Ledger.create(tmp_path / "book"), survey(50)
     book.add_dataset("d", total=Budget(pcost=1e7))
     made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
-    asked: dict[str, Any] = {"dataset": "d", "ledger": book, "ignore": ["code"]}
+    asked: dict[str, Any] = {"dataset": "d", "ledger": book}
     if paid:  # a release that broke off after its spend
         with monkeypatch.context() as patch:
             patch.setattr(sys.modules["engine.release.measure"], "draw", broken_off)

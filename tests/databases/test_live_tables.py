@@ -17,7 +17,7 @@ import engine.records.database as grouped
 from engine.errors import DataError
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.records import count_marginals
+from engine.records import count_marginals, readers
 from engine.release.ingest import counted_for
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent
@@ -58,6 +58,7 @@ def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
 def on_every_question(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> list[Any]:
     """Change the table after every question; list the questions."""
     questions, fetched, batches = list[Any](), grouped._fetched, ibis.Table.to_pyarrow_batches
+    untyped = readers.untyped_batches
 
     def answered(expression: Any) -> pa.Table:
         questions.append(expression)
@@ -71,6 +72,13 @@ def on_every_question(monkeypatch: pytest.MonkeyPatch, change: Callable[[], obje
         change()
         return answer
 
+    def read_untyped(table: Any, names: Any, rows: int) -> list[Any]:
+        questions.append(table)
+        answer = list(untyped(table, names, rows))
+        change()
+        return answer
+
+    monkeypatch.setattr(readers, "untyped_batches", read_untyped)
     monkeypatch.setattr(grouped, "_fetched", answered)
     monkeypatch.setattr(ibis.Table, "to_pyarrow_batches", read)
     return questions

@@ -235,7 +235,7 @@ def test_what_fails_there_is_named_and_spends_nothing(
     else:
         spoil(keeper, reader)
     with pytest.raises(DataError, match=words) as caught:
-        measure(made, there, dataset="d", ledger=book, ignore=["code"])
+        measure(made, there, dataset="d", ledger=book)
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0
@@ -250,7 +250,7 @@ def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(
     slow(keeper, reader, limit="0")
     busy = f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state = 'active'"
     with pytest.raises(Cancelled, match="This run has spent nothing"):
-        measure(made, there, dataset="d", ledger=book, ignore=["code"], progress=lambda *_: not asked(keeper, busy))
+        measure(made, there, dataset="d", ledger=book, progress=lambda *_: not asked(keeper, busy))
     assert not asked(keeper, busy)
     assert book.status("d").spent == 0
     reader.con.close()
@@ -298,7 +298,7 @@ def test_a_release_of_a_table_is_one_of_its_records(keeper: Any, tmp_path: Path)
     made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
     for name, data in (("here", frame), ("there", people(keeper, frame))):
         book.add_dataset(name, total=Budget(pcost=1e7))
-        measure(made, data, dataset=name, ledger=book, ignore=["code"])
+        measure(made, data, dataset=name, ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 

@@ -142,7 +142,7 @@ def test_a_release_of_a_frame_is_one_of_its_records(spark: Any, tmp_path: Path) 
     made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
     for name, data in (("here", frame), ("there", frame_of(spark, frame))):
         book.add_dataset(name, total=Budget(pcost=1e7))
-        measure(made, data, dataset=name, ledger=book, ignore=["code"])
+        measure(made, data, dataset=name, ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 
@@ -203,7 +203,6 @@ def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(spark
             spark.sql(ENDLESS),
             dataset="d",
             ledger=book,
-            ignore=["code"],
             progress=lambda *_: not tracker.getActiveJobsIds(),
         )
     until(lambda: not tracker.getActiveJobsIds())
@@ -253,7 +252,7 @@ def test_what_fails_there_is_named_and_spends_nothing(
     there = spoil(spark, tmp_path) if spoil in (deleted, retyped) else spoil(spark)
     for _ in range(2 if spoil is stopped else 1):  # a session that has ended is not there afterwards, either
         with pytest.raises(DataError, match=words) as caught:
-            measure(made, there, dataset="d", ledger=book, ignore=["code"])
+            measure(made, there, dataset="d", ledger=book)
         assert "7391" not in str(caught.value)
         assert caught.value.__context__ is None
         if spoil is stopped:
