@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine._arrays import Array
-from engine._validation import one_of
+from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.privacy import ADD_REMOVE, Budget
 from engine.residuals import Space
@@ -176,7 +176,7 @@ def adaptive_tables(
     NotApplicable : mbi is not installed, or the budget is not rho-zCDP with add/remove neighbours.
     LimitExceeded : the time limit is exceeded.
     """
-    one_of("method", method, ADAPTIVE, error=PlanError)
+    check_choice("method", method, ADAPTIVE, error=PlanError)
     if budget.law != "gaussian" or budget.neighbours != ADD_REMOVE:
         raise NotApplicable(f"{method} is known for Gaussian noise, and for neighbours that are there or not.")
     sets: dict[Space, float] = {}

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, Table, table_options, tables
 from engine.mechanisms import plan
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.workload import Workload
@@ -38,7 +38,9 @@ def figures(table: Table, epsilon: float, seeds: int) -> tuple[float, float, flo
         return plan(asked, spent, mechanism="residualplanner", **aim)
 
     def published(found, seed: int):
-        return simulated(found, lambda names: exact[tuple(names)].astype(float), np.random.default_rng(seed)).publish()
+        return simulate_measurement(
+            found, lambda names: exact[tuple(names)].astype(float), np.random.default_rng(seed)
+        ).publish()
 
     def off(found) -> float:
         pairs = list(itertools.combinations(schema.names, 2))

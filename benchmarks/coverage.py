@@ -22,7 +22,7 @@ from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, table_options, tables
 from engine._arrays import Array
 from engine.mechanisms import plan
-from engine.postprocess.uncertainty import DRAWS, simulated
+from engine.postprocess.uncertainty import DRAWS, simulate_measurement
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.workload import Workload
@@ -47,7 +47,7 @@ def coverage(
     made = plan(workload, budget, mechanism="residualplanner")
     sums = {len(g.attributes): np.zeros(4) for g in workload.groups}
     for seed in range(begin, begin + rehearsals):
-        published = simulated(made, exact, np.random.default_rng(seed)).publish()
+        published = simulate_measurement(made, exact, np.random.default_rng(seed)).publish()
         if published.total <= 0.0:
             continue
         found = published.uncertainty(draws=draws)

@@ -240,7 +240,7 @@ def querysmasher_table_2() -> Iterator[Line]:
     }
     for schema, by_way in printed.items():
         for asked, paper in zip(WAYS, by_way, strict=True):
-            workload = Published(schema=schema, asked=asked, printed=paper, optimum=paper).workload()
+            workload = Published(schema=schema, queries=asked, printed=paper, optimum=paper).workload()
             start = time.perf_counter()
             found = best_of(workload)
             yield Line(table="Q2", workload=f"{schema} {asked}", column=found.best.operator.split(":")[0], paper=paper,

@@ -25,9 +25,9 @@ from engine.common_mechanism.common_mechanism import (
     LinearMechanism,
     Recreation,
     recreation,
-    remainder,
+    unchecked_residual,
 )
-from engine.common_mechanism.selection_rule import Decision, check_nested_options, nested_decision, stands_out
+from engine.common_mechanism.selection_rule import Decision, check_nested_options, exceeds_noise, nested_decision
 from engine.errors import PlanError
 
 Flags = npt.NDArray[np.bool_]
@@ -93,7 +93,7 @@ class NestedRule:
 
         For exact counts this is the right choice, and private: for rehearsals on simulated data only.
         """
-        flags = stands_out(np.asarray(counts, float), self.errors["fine"], self.snr)
+        flags = exceeds_noise(np.asarray(counts, float), self.errors["fine"], self.snr)
         return np.asarray(flags.mean(axis=-1) >= self.share)
 
     def decide(self, answers: npt.ArrayLike) -> Decision:
@@ -173,13 +173,13 @@ class NestedChain:
     @cached_property
     def increments(self) -> tuple[LinearMechanism, ...]:
         """The first look, then what each later look adds to the one before."""
-        return self.looks[:1] + tuple(remainder(b, a) for a, b in itertools.pairwise(self.looks))
+        return self.looks[:1] + tuple(unchecked_residual(b, a) for a, b in itertools.pairwise(self.looks))
 
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
         """What is left of each analysis after the last look on its path."""
         last = len(self.looks) - 1
-        return tuple(remainder(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses))
+        return tuple(unchecked_residual(M, self.looks[min(i, last)]) for i, M in enumerate(self.analyses))
 
     @cached_property
     def spends(self) -> tuple[tuple[float, ...], ...]:

@@ -19,8 +19,8 @@ from streamlit.testing.v1 import AppTest
 
 import demo_data
 from benchmarks import options, table
-from engine.analysis import compared_so_far
-from engine.analysis.compare import expected, quick_choices
+from engine.analysis import partial_comparison
+from engine.analysis.compare import expected_costs, quick_choices
 from engine.mechanisms import variants
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -53,14 +53,14 @@ def draw(app: AppTest, file: str = "") -> float:
 def quick_ones(workload: Workload) -> tuple[int, float]:
     """How many mechanisms have a plan soon after the page was opened, and the seconds until the last of them had."""
     app, choices = session(workload), variants()
-    quick = quick_choices(expected(workload, Budget(pcost=1.0), list(choices.values())))
+    quick = quick_choices(expected_costs(workload, Budget(pcost=1.0), list(choices.values())))
     asked, there, last, running = [choices[label] for label in quick], 0, 0.0, True
     begun = time.monotonic()
     draw(app, frame.page("Compare").file)
     while running and there < len(quick):
         status = work.find(app.session_state[run.LAST])
         running = status is not None and status.running
-        found = compared_so_far(workload, Budget(pcost=1.0), asked, time_limit=float(run.START_LIMIT))
+        found = partial_comparison(workload, Budget(pcost=1.0), asked, time_limit=float(run.START_LIMIT))
         if found is not None and len(found.plans) > there:
             there, last = len(found.plans), time.monotonic() - begun
         time.sleep(0.05)

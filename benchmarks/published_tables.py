@@ -31,7 +31,7 @@ import demo_data
 from benchmarks import options, peak_megabytes
 from benchmarks.kept import Kept
 from engine.mechanisms import plan
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.workload import Attribute, Schema, Workload
@@ -97,7 +97,9 @@ def rows(table: Table, epsilon: float, seeds: int) -> dict[str, float]:
     people = len(records)
     found: dict[str, list[float]] = {name: [] for name in FIGURES}
     for seed in range(seeds):
-        measured = simulated(made, lambda names: exact[tuple(names)].astype(float), np.random.default_rng(seed))
+        measured = simulate_measurement(
+            made, lambda names: exact[tuple(names)].astype(float), np.random.default_rng(seed)
+        )
         begun = time.process_time()
         published = measured.publish()
         found["cpu s"].append(time.process_time() - begun)

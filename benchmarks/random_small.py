@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks import options, table
 from engine.mechanisms import plan
 from engine.privacy import Budget
-from engine.residuals import DualProblem, Factor, Options, WholeDomain
+from engine.residuals import DualProblem, Factor, FullDomain, Options
 from engine.residuals.kronecker_sums import part_rows
 from engine.workload import Attribute, Custom, Schema, Workload
 
@@ -73,7 +73,7 @@ def global_bound(workload: Workload) -> float:
         table = full.reshape(len(rows), *workload.schema.sizes([*placed, *rest]))
         table = table.transpose(0, *(1 + [*placed, *rest].index(name) for name in order)).reshape(len(rows), -1)
         gram += group.weight * table.T @ table
-    problem = DualProblem(lift=WholeDomain(len(gram)), factor=Factor(sizes=(len(gram),), matrix=gram))
+    problem = DualProblem(lift=FullDomain(len(gram)), factor=Factor(sizes=(len(gram),), matrix=gram))
     mass, _ = problem.maximise(Options(gap=1e-5))
     return math.sqrt(problem.bound(mass) / workload.queries)
 

@@ -12,7 +12,7 @@ import time
 
 import demo_data
 from benchmarks import options, own_process, peak_megabytes, table
-from engine.analysis.paper_results import SIZES, WAYS, printed
+from engine.analysis.paper_results import SIZES, WAYS, published_rmse
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -39,15 +39,15 @@ def rows(quick: bool) -> list[tuple[str, Workload, float | None]]:
     for key, name in DEMOS.items():
         schema = Schema.from_json(demo_data.schemas()[key].read_bytes())
         for words, ways in WAYS.items():
-            out.append((f"{name} {words}", Workload.all_ways(schema, ways), printed(name, words)))
+            out.append((f"{name} {words}", Workload.all_ways(schema, ways), published_rmse(name, words)))
     for n in SIZES:
-        paper = printed(f"[{n}]^40", "prefix")
+        paper = published_rmse(f"[{n}]^40", "prefix")
         out.append((f"[{n}]^40 prefix", Workload.all_ways(cube(n, 40), (1, 2)), paper))
     out.append(("[10]^2 prefix", Workload.all_ways(cube(10, 2), (1, 2)), None))
     out.append(("[8]^3 prefix", Workload.all_ways(cube(8, 3), (1, 2, 3)), None))
     for family, n in JOINT:
         if n < 30 or not quick:
-            paper = printed(f"[{n}]^40", family)
+            paper = published_rmse(f"[{n}]^40", family)
             out.append((f"[{n}]^40 {family} + prefix", joint(family, n, 40), paper))
     out.append(("[10]^10 abs alone", joint("abs", 10, 10, ones=False), None))
     out.append(("[10]^10 affine + prefix", joint("affine", 10, 10), None))

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from engine.analysis import budget_for, compare, comparison, share_within, tolerance_for, written_query
+from engine.analysis import budget_for, compare, comparison, parse_query, share_within, tolerance_for
 from engine.common_mechanism import (
     CommonMechanism,
     CommonPlan,
@@ -86,12 +86,12 @@ __all__ = [
     "load_plan",
     "measure",
     "nested_choices",
+    "parse_query",
     "plan",
     "plot",
     "share_within",
     "stepwise",
     "tolerance_for",
-    "written_query",
 ]
 
 

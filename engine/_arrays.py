@@ -26,7 +26,7 @@ def thin_svd(matrix: Array) -> tuple[Array, Array, Array]:
         return U, sizes, Vt
 
 
-def numbered(rows: Index) -> tuple[Index, Index]:
+def unique_rows(rows: Index) -> tuple[Index, Index]:
     """Return the first of the rows of every kind, kinds in lexicographic order, and the number of every row's kind.
 
     Shapes: rows (m, k), of numbers from 0 on; first (kinds,), numbers (m,).

@@ -45,7 +45,7 @@ MARKDOWN = re.compile(r"([\\`*\[\]<>|&])")
 MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 
 
-def shown(value: object) -> str:
+def quote_public(value: object) -> str:
     """Return a public value for a message: escaped and shortened.
 
     >>> shown("tab\\t")
@@ -88,7 +88,7 @@ def near_matches(name: object, names: Iterable[str]) -> str:
     """
     candidates = [candidate[:MAX_NAME] for candidate, _ in zip(names, range(2_000), strict=False)]
     near = difflib.get_close_matches(str(name)[:MAX_NAME], candidates, n=3)
-    return f"; close names: {', '.join(map(shown, near))}" if near else ""
+    return f"; close names: {', '.join(map(quote_public, near))}" if near else ""
 
 
 def set_name(attributes: Iterable[str]) -> str:
@@ -100,7 +100,7 @@ def set_name(attributes: Iterable[str]) -> str:
     return " × ".join(attributes) or "(total)"
 
 
-def plain(number: float) -> str:
+def shortest_text(number: float) -> str:
     """Return the shortest text that represents the same number.
 
     >>> plain(20.0), plain(0.1)
@@ -159,7 +159,7 @@ def _argument_values(text: str) -> list[str]:
     return ["..." if entry is ... else str(entry) for entry in values]
 
 
-def how_many(things: int, one: str, many: str = "") -> str:
+def pluralize(things: int, one: str, many: str = "") -> str:
     """Return a number with its noun.
 
     >>> how_many(1, "group"), how_many(2500, "query", "queries")
@@ -168,7 +168,7 @@ def how_many(things: int, one: str, many: str = "") -> str:
     return f"{number(things)} {one if things == 1 else many or one + 's'}"
 
 
-def amount(value: float) -> str:
+def format_number(value: float) -> str:
     """Return the text of a measured number with three or four digits.
 
     >>> amount(45.46519), amount(0.0012345), amount(123456.7)
@@ -199,7 +199,7 @@ def cost(value: float) -> str:
     return "0" if abs(value) < 1e-7 else rounded_up(value)
 
 
-def remainder(value: float) -> str:
+def remaining_text(value: float) -> str:
     """Return the text of the remaining privacy budget, rounded down.
 
     >>> remainder(0.33339), remainder(0.7), remainder(1.6e-9)
@@ -248,7 +248,7 @@ def markdown_code(text: str) -> str:
     return f"{fence}{space}{' '.join(text.splitlines())}{space}{fence}"
 
 
-def harmless(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Return a text that no spreadsheet reads as a formula, with a leading quote if needed.
 
     >>> harmless("=cmd()"), harmless("age")
@@ -269,7 +269,7 @@ def csv_text(table: Frame) -> str:
 
 
 def _harmless(value: Any) -> Any:
-    return harmless(value) if isinstance(value, str) else value
+    return escape_formula(value) if isinstance(value, str) else value
 
 
 LATEX = {
@@ -319,6 +319,6 @@ def latex_text(table: Frame) -> str:
 
 def _latex(value: Any) -> str:
     if isinstance(value, float):
-        return "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else amount(value)
+        return "" if math.isnan(value) else r"$\infty$" if math.isinf(value) else format_number(value)
     text = number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value)
     return "".join(LATEX.get(mark, mark) for mark in " ".join(text.split()))

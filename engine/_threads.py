@@ -41,7 +41,7 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(os.cpu_count() or 1)
 
 
-def side_by_side(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
+def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
     """Return the function of every part, in order; on all cores if several parts are large.
 
     >>> side_by_side(len, ["ab", "c"])
@@ -53,8 +53,8 @@ def side_by_side(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Run `side_by_side` on this thread only, for work that already uses the other cores.
+def single_threaded() -> Iterator[None]:
+    """Run `map_in_threads` on this thread only, for work that already uses the other cores.
 
     >>> with alone():
     ...     side_by_side(len, ["ab", "c"])

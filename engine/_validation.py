@@ -10,13 +10,13 @@ from collections.abc import Collection
 from numbers import Integral, Real
 from typing import Any
 
-from engine._format import near_matches, number, shown
+from engine._format import near_matches, number, quote_public
 from engine.errors import EngineError, WorkloadError
 
 Refusal = type[EngineError]
 
 
-def whole(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
+def check_int(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
     """Return an integer from ``low`` to ``high``.
 
     >>> whole("number of cells", 5)
@@ -32,7 +32,7 @@ def whole(word: str, value: Any, low: int = 1, high: int | None = None, *, error
     raise error(f"The {word} was {_shown_value(value)}. Give a whole number from {low}{upto}.")
 
 
-def positive(
+def check_positive(
     word: str, value: Any, below: float = math.inf, *, most: float = math.inf, error: Refusal = WorkloadError
 ) -> float:
     """Return a finite number above 0, under ``below`` and at most ``most``.
@@ -48,7 +48,7 @@ def positive(
     raise error(f"The {word} was {_shown_value(value)}. Give a number above 0 and {upper}.")
 
 
-def one_of(
+def check_choice(
     word: str, value: str, allowed: Collection[str], *, error: Refusal = WorkloadError, public: bool = False
 ) -> str:
     """Return a text that is one of those allowed.
@@ -66,7 +66,7 @@ def one_of(
     raise error(f"The {word} was {text}{near}. Give one of {', '.join(map(repr, allowed))}.")
 
 
-def instance(
+def check_type(
     word: str, value: Any, kinds: type | tuple[type, ...], *, give: str, error: Refusal = WorkloadError
 ) -> None:
     """Raise unless a value has one of some types; ``give`` describes a right value.
@@ -79,7 +79,7 @@ def instance(
         raise error(f"The {word} was given as {type(value).__name__}. Give {give}.")
 
 
-def span(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
+def check_slice(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadError) -> tuple[int, int]:
     """Return first and end of ``start:stop`` among ``count`` queries, as Python slices them.
 
     The end is not before the first.
@@ -100,4 +100,4 @@ def _shown_value(value: object) -> str:
     """Return a number as it is, and any other value shortened: it may be private, such as a table."""
     # an integer may have more digits than Python converts to text
     short = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**40)
-    return str(value) if short else shown(value)
+    return str(value) if short else quote_public(value)

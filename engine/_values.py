@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, cast
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-class Value(ABC):
+class FrozenValue(ABC):
     """Base of frozen dataclasses with large contents, which print a headline only.
 
     A copy, also from a pickle, is built by the constructor from the fields.  So it has passed the
@@ -49,7 +49,7 @@ def _rebuilt(cls: type[Any], arguments: dict[str, Any]) -> Any:
     return cls(**arguments)
 
 
-def kept_with(function: _Function) -> _Function:
+def cached_on_value(function: _Function) -> _Function:
     """Cache the results of a function of a value for the lifetime of that value.
 
     The cache is stored with the value, so other values do not displace it.  Further arguments of
@@ -73,7 +73,7 @@ def kept_with(function: _Function) -> _Function:
     return cast(_Function, cached)
 
 
-def held_bytes(value: object, beside: object = None, apart: Iterable[object] = ()) -> int:
+def size_in_bytes(value: object, shared_with: object = None, excluded: Iterable[object] = ()) -> int:
     """Return the bytes of a value and of all objects it refers to.
 
     Functions, types and modules are not counted.
@@ -89,8 +89,8 @@ def held_bytes(value: object, beside: object = None, apart: Iterable[object] = (
     >>> held_bytes([both, bytes(10)], apart=[both]) == held_bytes([both, bytes(10)], beside=both)
     True
     """
-    seen = set(map(id, apart))
-    for _ in _referenced(beside, seen):
+    seen = set(map(id, excluded))
+    for _ in _referenced(shared_with, seen):
         pass
     return sum(map(sys.getsizeof, _referenced(value, seen)))
 

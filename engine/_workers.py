@@ -95,7 +95,7 @@ def _close_all() -> None:
         _IDLE_SERVERS.pop().end()
 
 
-def call_apart(
+def run_in_workers(
     calls: Mapping[str, Call],
     *,
     at_once: int,

@@ -79,7 +79,7 @@ class Bar:
 
 
 @contextmanager
-def unbroken() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Delay Ctrl-C, and the stop button of a notebook, until the block has ended."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
@@ -96,7 +96,7 @@ def unbroken() -> Iterator[None]:
             handler(*delayed[0])
 
 
-def listener(progress: Progress | None) -> Listener | None:
+def check_callback(progress: Progress | None) -> Listener | None:
     """Return the callback for ``progress``, or None; raise PlanError for any other type.
 
     >>> listener(3)
@@ -114,14 +114,14 @@ def listener(progress: Progress | None) -> Listener | None:
     return progress
 
 
-def told(progress: Progress | None, cancelled: str) -> Callable[[float, str], None]:
+def progress_reporter(progress: Progress | None, cancelled: str) -> Callable[[float, str], None]:
     """Return a function that reports progress and raises Cancelled if the callback returns False.
 
     >>> told(lambda fraction, text: fraction < 0.5, "It was cancelled.")(0.7, "Counting")
     Traceback (most recent call last):
     engine.errors.Cancelled: It was cancelled.
     """
-    callback = listener(progress)
+    callback = check_callback(progress)
 
     def tell(fraction: float, text: str) -> None:
         if callback is not None and callback(fraction, text) is False:
@@ -130,7 +130,7 @@ def told(progress: Progress | None, cancelled: str) -> Callable[[float, str], No
     return tell
 
 
-def rising(progress: Listener | None) -> Listener | None:
+def monotone(progress: Listener | None) -> Listener | None:
     """Return a callback that never passes on a smaller fraction, for work that is repeated."""
     if progress is None:
         return None

@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine.ledger import Ledger, release_key
 from engine.plans import Plan
-from engine.release.measure import kept_rehearsal, left_open
+from engine.release.measure import is_unfinished, load_rehearsal
 from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form, results_view
@@ -48,7 +48,7 @@ def rehearse(plan: Plan) -> str:
         if work.find(key) is None:
             st.info("Nothing rehearsed yet with this plan and this size. Press Rehearse; it costs nothing.", icon="🎭")
         return script
-    found = kept_rehearsal(plan, done.result)
+    found = load_rehearsal(plan, done.result)
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
     records = results_view.simulated(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
@@ -76,7 +76,7 @@ def release(plan: Plan) -> str:
     spent = release_form.attempts(book, status.dataset, plan)
     again = bool(spent) and st.checkbox(tasks.AGAIN, key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
-    begun = bool(spent) and not again and left_open(book, spent[-1])
+    begun = bool(spent) and not again and is_unfinished(book, spent[-1])
     if not spent or again or begun:
         waiting = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, waiting)

@@ -308,7 +308,7 @@ def at_a_glance(schema: Schema) -> None:
     show.numbers(
         ("Attributes", f"{len(schema):,}", "Columns of the records that may be counted"),
         ("Cells of the full table", texts.number(schema.size), "Product of the numbers of cells"),
-        ("Largest attribute", texts.how_many(largest.size, "cell"), largest.name),
+        ("Largest attribute", texts.pluralize(largest.size, "cell"), largest.name),
     )
     show.picture(found, key="domain", config=show.EXPORT)
 

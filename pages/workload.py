@@ -41,7 +41,7 @@ def clear() -> None:
 
 def sizes(workload: Workload) -> None:
     """Live counts."""
-    cells = analysis.counted_cells(workload)
+    cells = analysis.count_cells(workload)
     show.numbers(
         ("Groups", f"{len(workload.groups):,}", "Sets of attributes with a family of queries"),
         ("Queries", texts.number(workload.queries), "Numbers that will be published"),

@@ -13,7 +13,7 @@ from engine.errors import LedgerError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.plans import Plan
-from engine.plans.blocks import on_curve
+from engine.plans.blocks import is_on_curve
 from engine.privacy import Budget
 from engine.privacy.gaussian import LOAD, STEP, discrete_log_delta
 from engine.release import measure
@@ -127,18 +127,18 @@ def test_plan_load_counts_every_released_answer() -> None:
     assert load_of(small, large) <= answers / min(scales) ** 2
     # the loads and the costs of two releases add up, so their ratio stays within the limit
     assert load_of(small, large) <= LOAD * (small.pcost + large.pcost)
-    assert on_curve([small.blocks, large.blocks], small.pcost + large.pcost)
+    assert is_on_curve([small.blocks, large.blocks], small.pcost + large.pcost)
 
 
 def test_curve_condition_is_exact_at_its_limits() -> None:
     made = survey()
     load, step = load_of(made), max(b.grid_noise**-2 for b in made.blocks.values())
     least = max(load / LOAD, 0.0)
-    assert on_curve([made.blocks], least * 1.001)
-    assert not on_curve([made.blocks], least * 0.999)
+    assert is_on_curve([made.blocks], least * 1.001)
+    assert not is_on_curve([made.blocks], least * 0.999)
     assert step <= STEP
     coarse = {key: replace(b, grid=b.grid * 2**9) for key, b in made.blocks.items()}
-    assert not on_curve([coarse], 1.0)
+    assert not is_on_curve([coarse], 1.0)
 
 
 def test_noise_that_is_too_coarse_states_zcdp() -> None:

@@ -3,37 +3,37 @@
 from engine.analysis.ad_hoc_queries import (
     box_query,
     condition_query,
-    counted_cells,
+    count_cells,
     find_groups,
     half_width,
     page_of,
+    parse_query,
     run_query,
     workload_digest,
     workload_table,
-    written_query,
 )
-from engine.analysis.compare import compare, compared_so_far, comparison
+from engine.analysis.compare import compare, comparison, partial_comparison
 from engine.analysis.error_targets import (
     above_best,
-    at_least,
     bound_text,
     budget_for,
     budget_for_error,
     budget_for_query,
     certificate_text,
     error_for,
+    errors_against_targets,
     gap_text,
     largest_errors,
     mechanism_bound,
-    reached,
     releases_within,
+    remove_targets,
+    round_up,
     share_within,
     tolerance_for,
     two_digits,
     within_text,
-    without_targets,
 )
-from engine.analysis.paper_results import ROWS, beside
+from engine.analysis.paper_results import ROWS, results_table
 from engine.analysis.plan_comparison import SAMPLED, losses, plan_diff, single_groups_text, summary
 from engine.analysis.planning_advice import forecast_added
 from engine.analysis.relative_error import (
@@ -45,7 +45,7 @@ from engine.analysis.relative_error import (
     quality_shares,
 )
 from engine.analysis.variance_breakdown import breakdown, even_error, group_table, worst_error, worst_first, worst_group
-from engine.analysis.what_if import added_text, asked_text, effect, merge_obstacle
+from engine.analysis.what_if import added_text, error_table, merge_obstacle, query_count_text
 
 __all__ = [
     "ROWS",
@@ -53,9 +53,6 @@ __all__ = [
     "NoiseScale",
     "above_best",
     "added_text",
-    "asked_text",
-    "at_least",
-    "beside",
     "bound_text",
     "box_query",
     "breakdown",
@@ -65,12 +62,12 @@ __all__ = [
     "budget_for_query",
     "certificate_text",
     "compare",
-    "compared_so_far",
     "comparison",
     "condition_query",
-    "counted_cells",
-    "effect",
+    "count_cells",
     "error_for",
+    "error_table",
+    "errors_against_targets",
     "even_error",
     "find_groups",
     "forecast_added",
@@ -82,13 +79,18 @@ __all__ = [
     "mechanism_bound",
     "merge_obstacle",
     "page_of",
+    "parse_query",
+    "partial_comparison",
     "plan_diff",
     "publishable_by_group",
     "publishable_text",
     "quality_by_group",
     "quality_shares",
-    "reached",
+    "query_count_text",
     "releases_within",
+    "remove_targets",
+    "results_table",
+    "round_up",
     "run_query",
     "share_within",
     "single_groups_text",
@@ -96,11 +98,9 @@ __all__ = [
     "tolerance_for",
     "two_digits",
     "within_text",
-    "without_targets",
     "workload_digest",
     "workload_table",
     "worst_error",
     "worst_first",
     "worst_group",
-    "written_query",
 ]

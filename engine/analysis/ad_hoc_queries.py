@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from engine._arrays import Array
-from engine._format import number, set_name, shown
-from engine._validation import instance
-from engine._values import kept_with
+from engine._format import number, quote_public, set_name
+from engine._validation import check_type
+from engine._values import cached_on_value
 from engine.errors import NotAnswerable, WorkloadError
 from engine.plans import Plan
 from engine.records import count_marginals
@@ -78,7 +78,7 @@ def page_of(numbers: Sequence[int], page: int, length: int) -> tuple[Sequence[in
     return numbers[start : start + length], pages
 
 
-@kept_with
+@cached_on_value
 def workload_digest(workload: Workload) -> str:
     """Return the SHA-256 digest of a workload and its schema, as 64 hexadecimal digits.
 
@@ -94,8 +94,8 @@ def workload_digest(workload: Workload) -> str:
     return hashlib.sha256(workload.to_json().encode()).hexdigest()
 
 
-@kept_with
-def counted_cells(workload: Workload) -> int:
+@cached_on_value
+def count_cells(workload: Workload) -> int:
     """Return the number of cells of the marginals on the distinct attribute sets of a workload."""
     size = {attribute.name: attribute.size for attribute in workload.schema.attributes}
     return sum(math.prod(map(size.__getitem__, names)) for names in {frozenset(g.attributes) for g in workload.groups})
@@ -148,7 +148,7 @@ def run_query(schema: Schema, runs: Mapping[str, tuple[int, int]]) -> Query:
     return box_query(schema, {name: range(first, last + 1) for name, (first, last) in runs.items()})
 
 
-def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
+def parse_query(schema: Schema, attributes: Sequence[str], condition: str) -> Query:
     """Return the query that counts the records satisfying a condition on named attributes.
 
     Raises
@@ -166,7 +166,7 @@ def written_query(schema: Schema, attributes: Sequence[str], condition: str) -> 
 
 
 def _check_schema(schema: Schema) -> None:
-    instance("schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError)
+    check_type("schema", schema, Schema, give="the Schema of the plan, plan.schema", error=WorkloadError)
 
 
 def condition_query(schema: Schema, condition: str) -> Query:
@@ -184,19 +184,19 @@ def condition_query(schema: Schema, condition: str) -> Query:
     ('age',)
     """
     _check_schema(schema)
-    instance("condition", condition, str, give="words, such as \"age >= 30 and sex == 'F'\"", error=WorkloadError)
+    check_type("condition", condition, str, give="words, such as \"age >= 30 and sex == 'F'\"", error=WorkloadError)
     if not condition.strip():
         return box_query(schema, {})
     names = [schema.names[i] for i in named_in(condition, [schema[name] for name in schema.names])]
     if schema.cells(names) > MAX_CELLS:
         raise WorkloadError(
-            f"The condition {shown(condition)} is on a table of {number(schema.cells(names))} cells; at most "
+            f"The condition {quote_public(condition)} is on a table of {number(schema.cells(names))} cells; at most "
             f"{MAX_CELLS:,} are allowed. Use fewer attributes, or write the query in SQL."
         )
-    return written_query(schema, names, condition)
+    return parse_query(schema, names, condition)
 
 
-def further_answers(found: Measurement, asked: Workload, confidence: float = 0.95) -> pd.DataFrame:
+def further_answers(measurement: Measurement, workload: Workload, confidence: float = 0.95) -> pd.DataFrame:
     """Answer further queries from an existing measurement, without privacy cost.
 
     The weights of the queries have no effect.
@@ -212,12 +212,12 @@ def further_answers(found: Measurement, asked: Workload, confidence: float = 0.9
     """
     import pandas as pd
 
-    instance("measurement", found, Measurement, give="what measure() returned", error=WorkloadError)
-    instance("workload", asked, Workload, give="the queries as a Workload on plan.schema", error=WorkloadError)
-    if asked.schema != found.plan.schema:
+    check_type("measurement", measurement, Measurement, give="what measure() returned", error=WorkloadError)
+    check_type("workload", workload, Workload, give="the queries as a Workload on plan.schema", error=WorkloadError)
+    if workload.schema != measurement.plan.schema:
         raise WorkloadError("The queries are on another schema than what was measured. Ask them on that of the plan.")
-    extended, tables = replace(found, plan=found.plan.asking(asked.groups)), []
-    for i, group in enumerate(asked.groups):
+    extended, tables = replace(measurement, plan=measurement.plan.asking(workload.groups)), []
+    for i, group in enumerate(workload.groups):
         if not np.isfinite(extended.plan.variances(i)).all():
             raise NotAnswerable(
                 f"What was measured does not answer all {group.family_text} queries on {set_name(group.attributes)}. "
@@ -238,7 +238,7 @@ def _value_list(attribute: Attribute, cells: Sequence[int]) -> str:
     return f"{attribute.name} is {' or '.join(attribute.label(i) for i in cells)}"
 
 
-def with_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
+def add_truth(answers: pd.DataFrame, plan: Plan, group: int, start: int, records: Any) -> pd.DataFrame:
     """Add the exact counts of simulated or public records as the column ``truth``."""
     queries = plan.workload.groups[group]
     rows = plan.budget.rows_per_person

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from engine._format import amount, shown
+from engine._format import format_number, quote_public
 from engine._threads import cores
-from engine._validation import instance, positive, whole
-from engine._values import Value
-from engine._workers import Failed, call_apart, peak_megabytes
+from engine._validation import check_int, check_positive, check_type
+from engine._values import FrozenValue
+from engine._workers import Failed, peak_megabytes, run_in_workers
 from engine.analysis.ad_hoc_queries import workload_digest
-from engine.analysis.error_distribution import Spread, spread
+from engine.analysis.error_distribution import ErrorDistribution, error_distribution
 from engine.analysis.error_targets import BIASED
 from engine.bounds.lower_bounds import best_bound
 from engine.errors import EngineError, PlanError
@@ -29,7 +29,7 @@ from engine.mechanisms import forecast, label_of, mechanism_class, plan, registr
 from engine.mechanisms.base import Forecast, check_request
 from engine.plans import Plan
 from engine.privacy import REPLACE_ONE, Budget
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.workload import Workload
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _CACHE: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Comparison(Value):
+class Comparison(FrozenValue):
     """Result of a comparison.
 
     Attributes
@@ -64,7 +64,7 @@ class Comparison(Value):
     bound: float
     statement: str
     groups: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    spreads: Mapping[str, ErrorDistribution] = field(default_factory=dict)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -81,8 +81,11 @@ class Comparison(Value):
         served = self.frame[self.frame["rmse"].notna()]
         out = {"mechanisms": f"{len(served)} of {len(self.frame)}"}
         if len(served):
-            out |= {"best": str(served["mechanism"].iloc[0]), "rmse": f"{amount(float(served['rmse'].iloc[0]))} counts"}
-        return out | {"bound": f"{amount(self.bound)} counts"}
+            out |= {
+                "best": str(served["mechanism"].iloc[0]),
+                "rmse": f"{format_number(float(served['rmse'].iloc[0]))} counts",
+            }
+        return out | {"bound": f"{format_number(self.bound)} counts"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +174,8 @@ def comparison(
     if not isinstance(workload, Workload) or not isinstance(budget, Budget):
         raise PlanError("A comparison needs a Workload and a Budget, such as Budget(pcost=1.0).")
     for name, limit in (("time limit", time_limit), ("memory limit", memory_limit)):
-        positive(name, limit, error=PlanError)
-    n_workers = cores() if jobs is None else whole("number of jobs", jobs, error=PlanError)
+        check_positive(name, limit, error=PlanError)
+    n_workers = cores() if jobs is None else check_int("number of jobs", jobs, error=PlanError)
     request = _Request(workload=workload, budget=budget.to_dict(), time_limit=time_limit, memory_limit=memory_limit)
     results: dict[str, dict[str, Any]] = {}
     pending: list[_Job] = []
@@ -190,7 +193,7 @@ def comparison(
     return _table(workload, results | cached | computed)
 
 
-def compared_so_far(
+def partial_comparison(
     workload: Workload, budget: Budget, mechanisms: Iterable[MechanismChoice], *, time_limit: float = 120.0
 ) -> Comparison | None:
     """Return the cached results of a `comparison` with this request, which may still be running.
@@ -212,7 +215,7 @@ def _cached_results(jobs: Iterable[_Job], request: _Request) -> dict[str, dict[s
 def _computed_results(
     jobs_to_run: list[_Job], request: _Request, n_workers: int, progress: Progress | None
 ) -> dict[str, dict[str, Any]]:
-    report = told(progress, "The comparison was cancelled.")
+    report = progress_reporter(progress, "The comparison was cancelled.")
 
     def report_running(fraction: float, labels: list[str]) -> None:
         report(fraction, f"Comparing: {', '.join(labels)}")
@@ -226,7 +229,9 @@ def _computed_results(
     keys = {job.label: request.key(job) for job in jobs_to_run}
     calls = {job.label: (_run_job, (request, job.name, dict(job.options))) for job in jobs_to_run}
     # Planning checks the time limit itself; the margin is for processes that do not stop.
-    result = call_apart(calls, at_once=n_workers, seconds=request.time_limit + 15.0, hear=report_running, arrived=store)
+    result = run_in_workers(
+        calls, at_once=n_workers, seconds=request.time_limit + 15.0, hear=report_running, arrived=store
+    )
     for label, one in result.items():
         store(label, one)
     return {label: {"status": one.reason} if isinstance(one, Failed) else one for label, one in result.items()}
@@ -263,7 +268,7 @@ def _jobs(mechanisms: str | Iterable[MechanismChoice] | None) -> list[_Job]:
     allowed = "names of mechanisms, or pairs of a name and its options"
     if isinstance(mechanisms, str):
         mechanisms = [mechanisms]
-    instance("mechanisms", mechanisms, (Iterable, type(None)), give=allowed, error=PlanError)
+    check_type("mechanisms", mechanisms, (Iterable, type(None)), give=allowed, error=PlanError)
     for choice in variants().values() if mechanisms is None else mechanisms:
         name, options = (choice, {}) if isinstance(choice, str) else _name_and_options(choice)
         out.append(_Job(label=label_of(name, options), name=name, options=dict(options)))
@@ -275,14 +280,14 @@ def _name_and_options(choice: Any) -> tuple[str, Mapping[str, Any]]:
         name, options = choice
         if misplaced := [limit for limit in ("time_limit", "memory_limit", "progress") if limit in options]:
             raise PlanError(
-                f"The options of {shown(name)} contain {misplaced[0]}, which applies to all mechanisms. "
+                f"The options of {quote_public(name)} contain {misplaced[0]}, which applies to all mechanisms. "
                 "Pass it to compare() itself."
             )
         try:
             json.dumps(dict(options))
         except (TypeError, ValueError):
             raise PlanError(
-                f"The options of {shown(name)} must be JSON values, because they are sent to a worker process. "
+                f"The options of {quote_public(name)} must be JSON values, because they are sent to a worker process. "
                 "Use texts, numbers, lists and mappings, such as {'base': {'age': 'range'}}."
             ) from None
         return name, options
@@ -296,7 +301,7 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     """Return the labels of at most ``most`` mechanisms that run in about a second.
 
     Mechanisms are taken with their default options.  The label ``also`` is included with any
-    options and comes first.  ``table`` is the result of `expected`.
+    options and comes first.  ``table`` is the result of `expected_costs`.
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
@@ -311,7 +316,7 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
     return sorted(labels, key=lambda label: label != also)[:most]
 
 
-def expected(
+def expected_costs(
     workload: Workload,
     budget: Budget,
     mechanisms: str | Iterable[MechanismChoice] | None = None,
@@ -376,7 +381,7 @@ def _plan_summary(computed_plan: Plan) -> dict[str, Any]:
         "weighted_rmse": computed_plan.weighted_rmse,
         "plan": computed_plan.to_json(),
         "groups": tuple(computed_plan.rmses),
-        "spread": spread(computed_plan).thinned(),
+        "spread": error_distribution(computed_plan).thinned(),
     }
 
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine._format import how_many
+from engine._format import pluralize
 from engine.errors import PlanError
 from engine.plans import Plan
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.records import count_marginals
 from engine.release import apply_group, measure, quantile
 from engine.release.ingest import maximal_sets
@@ -56,7 +56,7 @@ class Coverage:
         """Summary of the result."""
         row = self.table.set_index("promised").loc[0.95]
         return (
-            f"In {how_many(self.rehearsals, 'rehearsal')} of {how_many(self.queries, 'query', 'queries')}, "
+            f"In {pluralize(self.rehearsals, 'rehearsal')} of {pluralize(self.queries, 'query', 'queries')}, "
             f"{row['found']:.1%} of the 95% intervals held the truth; the mean squared error was {self.spread:.3f} "
             "times the predicted variance."
         )
@@ -101,7 +101,7 @@ def coverage_check(
             standard_errors.append(np.sqrt(_values_at(partial(plan.variances, i), positions[i])))
     exact_answers, scale = np.concatenate(truth), np.concatenate(standard_errors)
     errors: list[np.ndarray[Any, Any]] = []
-    report = told(progress, "The coverage check was cancelled; nothing was spent.")
+    report = progress_reporter(progress, "The coverage check was cancelled; nothing was spent.")
     started = time.monotonic()
     while len(errors) < rehearsals and (len(errors) < 2 or time.monotonic() - started < seconds):
         measurement = measure(plan, counts, rehearsal=True)

@@ -29,7 +29,7 @@ MAX_FLOAT = float(np.finfo(float).max)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Spread:
+class ErrorDistribution:
     """Distribution of the standard errors of a plan.
 
     Attributes
@@ -68,7 +68,7 @@ class Spread:
         index = int(np.searchsorted(self.shares, level)) if level < 1.0 else len(self.errors)
         return float(self.errors[min(index, len(self.errors) - 1)])
 
-    def thinned(self) -> Spread:
+    def thinned(self) -> ErrorDistribution:
         """Return the distribution at fewer than a thousand points, including all percentiles.
 
         Between the points, shares are rounded down and quantiles rounded up.
@@ -89,7 +89,7 @@ class Spread:
 
 
 @lru_cache(maxsize=16)
-def spread(plan: Plan) -> Spread:
+def error_distribution(plan: Plan) -> ErrorDistribution:
     """Return the distribution of the standard errors of all queries; cached for recent plans.
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
@@ -98,10 +98,10 @@ def spread(plan: Plan) -> Spread:
     >>> len(errors.errors), errors.within(0.5), errors.within(2.0), errors.exact
     (4, 0.0, 1.0, True)
     """
-    return spread_of_ratios(plan, (1.0,) * len(plan.workload.groups))
+    return ratio_distribution(plan, (1.0,) * len(plan.workload.groups))
 
 
-def spread_of_ratios(plan: Plan, targets: Sequence[float]) -> Spread:
+def ratio_distribution(plan: Plan, targets: Sequence[float]) -> ErrorDistribution:
     """Return the distribution of standard errors divided by targets, in counts, one per group."""
     classes: dict[tuple[GroupVariance, float], list[int]] = {}
     for i, target in enumerate(targets):
@@ -127,7 +127,9 @@ def spread_of_ratios(plan: Plan, targets: Sequence[float]) -> Spread:
     order = np.argsort(variances, kind="stable")
     cumulative = np.cumsum(counts[order])
     sampled = len(order) if chance else 0
-    return Spread(errors=np.sqrt(variances[order]), shares=cumulative / cumulative[-1], chance=chance, sampled=sampled)
+    return ErrorDistribution(
+        errors=np.sqrt(variances[order]), shares=cumulative / cumulative[-1], chance=chance, sampled=sampled
+    )
 
 
 def _factored_queries(variance: GroupVariance) -> Footprint | None:

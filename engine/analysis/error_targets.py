@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from engine._format import amount, how_many
-from engine._validation import instance
-from engine.analysis.error_distribution import spread, spread_of_ratios
+from engine._format import format_number, pluralize
+from engine._validation import check_type
+from engine.analysis.error_distribution import error_distribution, ratio_distribution
 from engine.analysis.variance_breakdown import errors_by_group
 from engine.analysis.what_if import Request
 from engine.bounds.lower_bounds import best_bound
@@ -42,7 +42,7 @@ from engine.mechanisms import at_budget, mechanism_class, plan
 from engine.plans import Plan
 from engine.plans.objectives import check_targets
 from engine.privacy import REPLACE_ONE, Budget
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.release import quantile
 from engine.workload import Group, Workload
 
@@ -64,7 +64,7 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     """Return the share of all queries whose standard error is at most a tolerance, from 0 to 1.
 
     All queries are evaluated if there are at most four million distinct variances; otherwise an
-    evenly spaced sample, see `spread`.  A query that is not answerable exceeds every tolerance.
+    evenly spaced sample, see `error_distribution`.  A query that is not answerable exceeds every tolerance.
 
     Parameters
     ----------
@@ -82,12 +82,12 @@ def share_within(made: Plan, tolerance: float | Sequence[float]) -> float:
     >>> share_within(example, 1.5), share_within(example, [1.5, 3.0])
     (0.8, 1.0)
     """
-    instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
+    check_type("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
     tolerances = _checked_errors(made.workload, tolerance, "tolerance")
     return (
-        spread(made).within(tolerances)
+        error_distribution(made).within(tolerances)
         if isinstance(tolerances, float)
-        else spread_of_ratios(made, tolerances).within(1.0)
+        else ratio_distribution(made, tolerances).within(1.0)
     )
 
 
@@ -107,8 +107,8 @@ def tolerance_for(made: Plan, share: float = 1.0) -> float:
     >>> round(tolerance_for(example, 0.5), 6), share_within(example, 0.99)
     (1.0, 0.0)
     """
-    instance("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
-    return spread(made).quantile(_checked_share(share), SHARE_MARGIN_SDS)
+    check_type("plan", made, Plan, give="a Plan, as plan() makes it", error=PlanError)
+    return error_distribution(made).quantile(_checked_share(share), SHARE_MARGIN_SDS)
 
 
 def budget_for(
@@ -184,16 +184,18 @@ def budget_for_error(
         # The cached distribution of a plan with unit targets serves every single target.
         if isinstance(limits, float):
             distribution, target = (
-                spread(candidate) if candidate is made else spread_of_ratios(candidate, (1.0,) * n_groups),
+                error_distribution(candidate)
+                if candidate is made
+                else ratio_distribution(candidate, (1.0,) * n_groups),
                 limits,
             )
         else:
-            distribution, target = spread_of_ratios(candidate, limits), 1.0
+            distribution, target = ratio_distribution(candidate, limits), 1.0
         error_ratio = distribution.quantile(share, SHARE_MARGIN_SDS) / target
         if math.isfinite(error_ratio):
             return error_ratio
         raise PlanError(
-            f"No budget meets the targets: only {down(distribution.within(math.inf))} of the queries "
+            f"No budget meets the targets: only {percent_rounded_down(distribution.within(math.inf))} of the queries "
             "can be answered at all. "
             "The others have weight zero, and the measurements do not determine them. Give them a weight, remove them, "
             "or choose a smaller share."
@@ -312,12 +314,12 @@ def within_text(made: Plan, error: float) -> str:
     """Return a sentence with the share of the queries within a standard error, rounded down."""
     n_queries = made.workload.queries
     return (
-        f"{down(share_within(made, error))} of {how_many(n_queries, 'query', 'queries')} "
-        f"{'has' if n_queries == 1 else 'have'} a standard error of {amount(error)} counts or less."
+        f"{percent_rounded_down(share_within(made, error))} of {pluralize(n_queries, 'query', 'queries')} "
+        f"{'has' if n_queries == 1 else 'have'} a standard error of {format_number(error)} counts or less."
     )
 
 
-def down(share: float) -> str:
+def percent_rounded_down(share: float) -> str:
     """Return a share as a percentage, rounded down.
 
     >>> down(0.9499999), down(1.0)
@@ -412,7 +414,7 @@ TARGET_OPTIONS = ("objective", "power", "targets", "keep")  # replaced by target
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Fitted:
+class FittedTargets:
     """A request fitted to error targets, and its plan.
 
     Attributes
@@ -433,7 +435,7 @@ def fit_targets(
     targets: Sequence[float],
     locked: Sequence[bool] | None = None,
     progress: Progress | None = None,
-) -> Fitted:
+) -> FittedTargets:
     """Fit a request to error targets, by changing the budget or by loosening unlocked targets.
 
     Parameters
@@ -462,7 +464,7 @@ def fit_targets(
         raise PlanError(
             f"There are {len(checked_targets)} targets for {len(request.workload.groups)} groups. Give one per group."
         )
-    report = told(progress, "Solving the targets was cancelled.")
+    report = progress_reporter(progress, "Solving the targets was cancelled.")
     report(0.0, "Solving for all targets")
     fitted_plan, min_budget = _plan_and_budget(request, checked_targets)
     if locked is None:
@@ -481,7 +483,7 @@ def fit_targets(
             )
         if excess > 0.0 and (all(is_locked) or factor >= MAX_TARGET_FACTOR):
             raise PlanError(
-                f"The locked targets alone need pcost {amount(min_budget.pcost)}, and the budget is {amount(pcost)}. "
+                f"The locked targets alone need pcost {format_number(min_budget.pcost)}, and the budget is {format_number(pcost)}. "
                 "Unlock one, loosen it, or let the budget be solved for."
             )
         current = math.log(factor), excess
@@ -492,7 +494,7 @@ def fit_targets(
     raise PlanError("With these locks the budget suffices for no targets of the other groups. Unlock a group.")
 
 
-def reached(made: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]) -> pd.DataFrame:
+def errors_against_targets(made: Plan, rows: Mapping[str, Sequence[int]], targets: Sequence[float]) -> pd.DataFrame:
     """Return the largest standard errors of sets of groups together with their targets, in counts.
 
     Parameters
@@ -514,7 +516,7 @@ def largest_errors(made: Plan) -> list[float]:
     return [float(error) for error in errors_by_group(made)["max_std"]]
 
 
-def targets_after(
+def options_after_change(
     options: Mapping[str, Any], before: Sequence[Group], after: Sequence[Group]
 ) -> Mapping[str, Any] | None:
     """Return the options after a change of groups, with the targets of the retained groups.
@@ -531,14 +533,14 @@ def targets_after(
     return None
 
 
-def without_targets(options: Mapping[str, Any]) -> dict[str, Any]:
+def remove_targets(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options without those that shape the noise for targets."""
     return {name: value for name, value in options.items() if name not in TARGET_OPTIONS}
 
 
 def _plan_and_budget(request: Request, targets: tuple[float, ...]) -> tuple[Plan, Budget]:
     """Return the plan shaped for targets, and the smallest budget at which it meets them."""
-    options = without_targets(request.options) | {"objective": "max", "targets": targets}
+    options = remove_targets(request.options) | {"objective": "max", "targets": targets}
     shaped_plan = plan(request.workload, request.budget, request.mechanism, **options)
     return shaped_plan, budget_for_error(shaped_plan, targets)
 
@@ -561,10 +563,10 @@ def _loosened(targets: tuple[float, ...], is_locked: tuple[bool, ...], factor: f
 
 def _fitted_request(
     request: Request, targets: tuple[float, ...], shaped_plan: Plan, budget: Budget, factor: float
-) -> Fitted:
-    options = without_targets(request.options) | {"objective": "max", "targets": list(targets)}
+) -> FittedTargets:
+    options = remove_targets(request.options) | {"objective": "max", "targets": list(targets)}
     changed = replace(request, budget=budget, options=options)
-    return Fitted(request=changed, plan=at_budget(shaped_plan, budget), factor=factor)
+    return FittedTargets(request=changed, plan=at_budget(shaped_plan, budget), factor=factor)
 
 
 def releases_within(total: Budget, each: Budget) -> int | None:
@@ -582,7 +584,7 @@ def releases_within(total: Budget, each: Budget) -> int | None:
     return None if total.pure_epsilon is not None else int(Fraction(total.pcost) // Fraction(each.pcost))
 
 
-def at_least(value: float) -> float:
+def round_up(value: float) -> float:
     """Return a number rounded up to four significant digits.
 
     Initial totals use it, so that a total displayed in mu or epsilon still covers its budget.

@@ -44,19 +44,19 @@ class PublishedRow:
 
     table: int
     schema: str
-    asked: str
+    queries: str
     printed: float
     optimum: float
 
     def __str__(self) -> str:
-        return f"{self.schema} {self.asked}"
+        return f"{self.schema} {self.queries}"
 
     def workload(self) -> Workload:
         """Return the workload of this row."""
-        return standard_workload(self.schema, self.asked)
+        return standard_workload(self.schema, self.queries)
 
 
-def standard_workload(schema: str, asked: str) -> Workload:
+def standard_workload(schema: str, queries: str) -> Workload:
     """Return a workload of the papers.
 
     It consists of all k-way sets of a named schema, or of 1- and 2-way queries on [n]^40.
@@ -70,12 +70,12 @@ def standard_workload(schema: str, asked: str) -> Workload:
         kinds = zip(("categorical", "numeric"), SCHEMAS[schema], strict=True)
         sizes = [(kind, n) for kind, group in kinds for n in group]
         public = Schema([Attribute.of_size(f"x{i}", n, kind) for i, (kind, n) in enumerate(sizes)])
-        return Workload.all_ways(public, WAYS[asked])
+        return Workload.all_ways(public, WAYS[queries])
     n = int(schema.removeprefix("[").removesuffix("]^40"))
     public = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
-    if asked not in ("affine", "abs"):
-        return Workload.all_ways(public, (1, 2), asked)
-    groups = Workload.all_ways(public, (1,), "prefix").groups + Workload.all_ways(public, (2,), asked).groups
+    if queries not in ("affine", "abs"):
+        return Workload.all_ways(public, (1, 2), queries)
+    groups = Workload.all_ways(public, (1,), "prefix").groups + Workload.all_ways(public, (2,), queries).groups
     return Workload(public, groups)
 
 
@@ -91,7 +91,7 @@ def _table_2() -> list[PublishedRow]:
         "Loans": (4.6698, 14.575, 34.991, 34.927),
     }
     return [
-        PublishedRow(table=2, schema=schema, asked=asked, printed=printed[schema][i], optimum=optimum[schema][i])
+        PublishedRow(table=2, schema=schema, queries=asked, printed=printed[schema][i], optimum=optimum[schema][i])
         for schema, (i, asked) in itertools.product(SCHEMAS, enumerate(WAYS))
     ]
 
@@ -114,7 +114,7 @@ def _table_4() -> list[PublishedRow]:
         "abs": (30.103, 37.170, 41.110, 43.843, 45.940),
     }
     return [
-        PublishedRow(table=4, schema=f"[{n}]^40", asked=asked, printed=printed[asked][i], optimum=optimum[asked][i])
+        PublishedRow(table=4, schema=f"[{n}]^40", queries=asked, printed=printed[asked][i], optimum=optimum[asked][i])
         for asked, (i, n) in itertools.product(printed, enumerate(SIZES))
     ]
 
@@ -122,16 +122,16 @@ def _table_4() -> list[PublishedRow]:
 ROWS = (*_table_2(), *_table_4())
 
 
-def printed(schema: str, asked: str) -> float:
+def published_rmse(schema: str, queries: str) -> float:
     """Return the published RMSE of one row.
 
     >>> printed("[10]^40", "affine")
     28.25
     """
-    return next(row.printed for row in ROWS if (row.schema, row.asked) == (schema, asked))
+    return next(row.printed for row in ROWS if (row.schema, row.queries) == (schema, queries))
 
 
-def beside(ours: dict[str, float]) -> pd.DataFrame:
+def results_table(ours: dict[str, float]) -> pd.DataFrame:
     """Return a table of published results, certified optima and recomputed results.
 
     ``ours`` maps the text of a row to a recomputed RMSE; missing rows are NaN in the table.

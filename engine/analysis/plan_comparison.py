@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import amount, set_name
+from engine._format import format_number, set_name
 from engine.analysis.error_distribution import chosen_queries, is_exact, number_in_group, variances_of
 from engine.errors import PlanError
 from engine.mechanisms import plan
@@ -144,7 +144,7 @@ def _ratios_at(first: Plan, second: Plan, group: int, index: list[npt.NDArray[np
     return ratios(*(np.sqrt(variances_of(plan, group, index)) for plan in (first, second)))
 
 
-def single_groups_text(made: Plan, even: Plan | None = None) -> str:
+def single_groups_text(larger_plan: Plan, even: Plan | None = None) -> str:
     """Return a sentence that compares a tuned plan with uniform centers, in total and by group.
 
     The sentence is empty for plans that are not tuned.  ``even`` is the plan with uniform centers;
@@ -156,22 +156,24 @@ def single_groups_text(made: Plan, even: Plan | None = None) -> str:
     >>> print(single_groups_text(plan(workload, Budget(pcost=1.0), centers="tuned", keep=0.05)))
     10.6% smaller errors in total than with uniform centers; 3 of 7 groups are less exact, age by 5.0%.
     """
-    if made.options.get("centers") != "tuned" or made.options.get("objective") != "sum":
+    if larger_plan.options.get("centers") != "tuned" or larger_plan.options.get("objective") != "sum":
         return ""
-    options = {name: value for name, value in made.options.items() if name != "keep"} | {"centers": "uniform"}
-    even = even or plan(made.workload, made.budget, made.mechanism, max_records=made.max_records, **options)
+    options = {name: value for name, value in larger_plan.options.items() if name != "keep"} | {"centers": "uniform"}
+    even = even or plan(
+        larger_plan.workload, larger_plan.budget, larger_plan.mechanism, max_records=larger_plan.max_records, **options
+    )
     rises = [
         math.sqrt(tuned / uniform) - 1.0 if 0.0 < uniform < math.inf else 0.0
-        for tuned, uniform in zip(made.totals, even.totals, strict=True)
+        for tuned, uniform in zip(larger_plan.totals, even.totals, strict=True)
     ]
-    gain = 1.0 - made.weighted_rmse / even.weighted_rmse
+    gain = 1.0 - larger_plan.weighted_rmse / even.weighted_rmse
     worst = max(range(len(rises)), key=rises.__getitem__)
     if gain < MIN_SHOWN_GAIN and rises[worst] <= EQUAL_ERROR_TOLERANCE:
         return "With uniform centers errors would be the same."
     text = f"{max(gain, 0.0):.1%} smaller errors in total than with uniform centers; "
     if rises[worst] <= EQUAL_ERROR_TOLERANCE:
         return text + "no group is less exact."
-    worst_name = set_name(made.workload.groups[worst].attributes)
+    worst_name = set_name(larger_plan.workload.groups[worst].attributes)
     number = sum(rise > EQUAL_ERROR_TOLERANCE for rise in rises)
     return text + f"{number:,} of {len(rises):,} groups are less exact, {worst_name} by {rises[worst]:.1%}."
 
@@ -322,9 +324,9 @@ def summary(first: Plan, second: Plan) -> str:
     """Return a sentence with the change of the typical error."""
     change = second.rmse / first.rmse - 1.0
     if abs(change) < 1e-6:
-        return f"Both plans have the same typical error, {amount(first.rmse)} counts."
+        return f"Both plans have the same typical error, {format_number(first.rmse)} counts."
     more = "larger" if change > 0 else "smaller"
     return (
-        f"The typical error of the second plan is {abs(change):.2%} {more}: {amount(second.rmse)} counts instead of "
-        f"{amount(first.rmse)}."
+        f"The typical error of the second plan is {abs(change):.2%} {more}: {format_number(second.rmse)} counts instead of "
+        f"{format_number(first.rmse)}."
     )

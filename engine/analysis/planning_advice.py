@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine.analysis.what_if import Change, Changed, Request
+from engine.analysis.what_if import Change, ChangedRequest, Request
 from engine.errors import NotApplicable
 from engine.mechanisms import forecast
 from engine.mechanisms.base import Forecast
@@ -33,7 +33,7 @@ def forecast_added(request: Request, groups: Sequence[Group]) -> Forecast:
     return forecast(Workload(request.workload.schema, (*overlapping, *groups)), request.mechanism, **request.options)
 
 
-def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
+def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[int, ...]:
     """Return at most five group numbers whose removal brings planning within its limits.
 
     Joint groups are removed before the product groups on the same attributes, because product
@@ -73,17 +73,17 @@ def dear_groups(request: Request, *, seconds: float, memory: float) -> tuple[int
     return tuple(removed)
 
 
-def remove(request: Request, group: int, attribute: str = "") -> Changed:
+def remove(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Remove the group from the workload."""
     groups = request.workload.groups
     if len(groups) == 1:
         raise NotApplicable("It is the only group, and a workload needs at least one. Add another group first.")
     workload = Workload(request.workload.schema, (*groups[:group], *groups[group + 1 :]))
     text = f"Without the group on {_name(groups[group])}."
-    return Changed(request=replace(request, workload=workload), group=None, text=text)
+    return ChangedRequest(request=replace(request, workload=workload), group=None, text=text)
 
 
-def approximate(request: Request, group: int, attribute: str = "") -> Changed:
+def set_weight_zero(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Set the weight of the group to 0, so that other measurements answer it."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if target.weight == 0.0:
@@ -94,10 +94,10 @@ def approximate(request: Request, group: int, attribute: str = "") -> Changed:
         changed = (*changed, make_group(request.workload.schema, target.attributes, "marginal"))
         text += ", its marginal table among them"
     workload = Workload(request.workload.schema, changed)
-    return Changed(request=replace(request, workload=workload), group=group, text=f"{text}.")
+    return ChangedRequest(request=replace(request, workload=workload), group=group, text=f"{text}.")
 
 
-def marginal_instead(request: Request, group: int, attribute: str = "") -> Changed:
+def replace_by_marginal(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Replace the group by the marginal on its attributes, from which all its queries follow."""
     groups, target = request.workload.groups, request.workload.groups[group]
     if all(isinstance(part.family, Marginal) for part in target.parts):
@@ -105,13 +105,13 @@ def marginal_instead(request: Request, group: int, attribute: str = "") -> Chang
     marginal = make_group(request.workload.schema, target.attributes, "marginal", target.weight)
     workload = Workload(request.workload.schema, (*groups[:group], marginal, *groups[group + 1 :]))
     text = f"The marginal table of {_name(target)} instead of its '{target.family_text}' queries."
-    return Changed(request=replace(request, workload=workload), group=group, text=text)
+    return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
 
 REMEDIES: tuple[Change, ...] = (
     Change(name="remove", label=lambda _: "Remove it", apply=remove),
-    Change(name="approximate", label=lambda _: "Approximate it", apply=approximate),
-    Change(name="marginal", label=lambda _: "Its marginal table instead", apply=marginal_instead),
+    Change(name="approximate", label=lambda _: "Approximate it", apply=set_weight_zero),
+    Change(name="marginal", label=lambda _: "Its marginal table instead", apply=replace_by_marginal),
 )
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine._format import how_many, number, set_name
-from engine._validation import positive
+from engine._format import number, pluralize, set_name
+from engine._validation import check_positive
 from engine.analysis.compare import Comparison
 from engine.analysis.error_distribution import chosen_queries, variances_of
 from engine.analysis.error_targets import smallest_budget
@@ -56,7 +56,7 @@ class NoiseScale:
 
     def __post_init__(self) -> None:
         for name in ("records", "publishable", "doubtful"):
-            positive(name, getattr(self, name), error=PlanError)
+            check_positive(name, getattr(self, name), error=PlanError)
         if self.publishable > self.doubtful:
             raise PlanError(
                 f"publishable was {self.publishable:g} and doubtful {self.doubtful:g}. Give "
@@ -103,21 +103,21 @@ def quality_text(plan: Plan, scale: NoiseScale) -> str:
     smallest_count = number(math.ceil(plan.rmse / scale.publishable)) if math.isfinite(plan.rmse) else "no size"
     return (
         f"Of {number(plan.workload.queries)} answers {publishable:.0%} are publishable, {doubtful:.0%} doubtful and "
-        f"{noise:.0%} noise, if {how_many(round(scale.records), 'record')} spread evenly. Records are never spread "
+        f"{noise:.0%} noise, if {pluralize(round(scale.records), 'record')} spread evenly. Records are never spread "
         f"evenly: with the typical error, counts of {smallest_count} or more are publishable and smaller ones are not."
     )
 
 
-def publishable_text(found: Comparison, scale: NoiseScale) -> str:
+def publishable_text(comparison: Comparison, scale: NoiseScale) -> str:
     """Return a sentence with the smallest publishable count under each mechanism, best first."""
     words = [
         f"{title_of(str(row['mechanism']))} {number(math.ceil(row['rmse'] / scale.publishable))}"
-        for _, row in found.frame[found.frame["rmse"] < math.inf].iterrows()
+        for _, row in comparison.frame[comparison.frame["rmse"] < math.inf].iterrows()
     ]
     return f"With its typical error an answer is publishable from this count on: {', '.join(words)}."
 
 
-def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
+def publishable_by_group(comparison: Comparison, workload: Workload, scale: NoiseScale) -> pd.DataFrame:
     """Return one row per group with the share of publishable answers under each mechanism.
 
     Columns are sorted by mechanism, best first, and rows by the share under the best mechanism,
@@ -132,8 +132,8 @@ def publishable_by_group(found: Comparison, workload: Workload, scale: NoiseScal
         scale.records * _even_shares(group, chosen_queries(workload, g)) for g, group in enumerate(workload.groups)
     ]
     titles = []
-    for label in (label for label in found.frame["mechanism"] if label in found.groups):
-        pairs = zip(counts, found.groups[label], strict=True)
+    for label in (label for label in comparison.frame["mechanism"] if label in comparison.groups):
+        pairs = zip(counts, comparison.groups[label], strict=True)
         table[title_of(label)] = [float(np.mean(error <= scale.publishable * counted)) for counted, error in pairs]
         titles.append(title_of(label))
     return table.sort_values(titles, kind="stable", ignore_index=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from engine._values import kept_with
+from engine._values import cached_on_value
 from engine.analysis.ad_hoc_queries import find_groups
 from engine.errors import NotAnswerable, PlanError
 from engine.plans import Plan
@@ -59,7 +59,7 @@ def breakdown(plan: Plan, group: int, query: int | None = None) -> pd.DataFrame:
     return table.sort_values("share", ascending=False, kind="stable", ignore_index=True)
 
 
-@kept_with
+@cached_on_value
 def _summands(plan: Plan, group: int, query: int | None) -> list[tuple[tuple[str, ...], float, float, float]]:
     group_variance = plan.group_variance(group)
     queries = plan.workload.groups[group]
@@ -78,7 +78,7 @@ def _summands(plan: Plan, group: int, query: int | None) -> list[tuple[tuple[str
     return rows
 
 
-@kept_with
+@cached_on_value
 def errors_by_group(plan: Plan) -> pd.DataFrame:
     """Return `Plan.by_group`, cached per plan."""
     return plan.by_group()
@@ -89,7 +89,7 @@ def worst_group(plan: Plan) -> int:
     return int(np.argmax(errors_by_group(plan)["max_std"].to_numpy()))
 
 
-@kept_with
+@cached_on_value
 def worst_query(plan: Plan, group: int) -> int | None:
     """Return the number of the query with the largest variance; None if the group is too large."""
     if plan.workload.groups[group].count > MAX_QUERIES_SEARCHED:
@@ -100,7 +100,7 @@ def worst_query(plan: Plan, group: int) -> int | None:
 def breakdown_text(plan: Plan, group: int, query: int | None = None) -> str:
     """Return a sentence with the three largest shares."""
     table = breakdown(plan, group, query)
-    if plan.whole_tables:
+    if plan.full_tables:
         return f"Everything comes from one measured table, on {_name(table['attributes'][0])}."
     pieces = []
     for names, share in zip(table["attributes"].head(3), table["share"].head(3), strict=True):
@@ -123,7 +123,7 @@ def _variance(variance: GroupVariance, query: int | None) -> float:
     return float(variance.at(tuple(np.array([i]) for i in np.unravel_index(query, variance.counts)))[0])
 
 
-@kept_with
+@cached_on_value
 def group_table(plan: Plan) -> pd.DataFrame:
     """Return `Plan.by_group` for display: group number, attributes as text, errors in counts."""
     errors = errors_by_group(plan)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine._format import amount, cost, how_many, number
+from engine._format import cost, format_number, number, pluralize
 from engine.analysis.variance_breakdown import errors_by_group
 from engine.errors import NotApplicable, WorkloadError
 from engine.mechanisms import mechanism_class
@@ -38,7 +38,7 @@ class Request:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Changed:
+class ChangedRequest:
     """A changed request, the new number of the group (None if removed), and a description."""
 
     request: Request
@@ -60,10 +60,10 @@ class Change:
 
     name: str
     label: Callable[[Request], str]
-    apply: Callable[[Request, int, str], Changed]
+    apply: Callable[[Request, int, str], ChangedRequest]
 
 
-def raise_weight(request: Request, group: int, attribute: str = "", factor: float = 4.0) -> Changed:
+def raise_weight(request: Request, group: int, attribute: str = "", factor: float = 4.0) -> ChangedRequest:
     """Multiply the weight of a group."""
     groups = request.workload.groups
     queries = groups[group]
@@ -76,31 +76,31 @@ def raise_weight(request: Request, group: int, attribute: str = "", factor: floa
     raised = tuple(replace(g, weight=g.weight * factor) if i == group else g for i, g in enumerate(groups))
     text = f"Weight of group {group} raised from {queries.weight:g} to {queries.weight * factor:g}."
     workload = Workload(request.workload.schema, raised)
-    return Changed(request=replace(request, workload=workload), group=group, text=text)
+    return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
 
-def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) -> Changed:
+def merge_bins(request: Request, group: int, attribute: str, factor: int = 2) -> ChangedRequest:
     """Merge adjacent cells of a numeric attribute."""
     before = request.workload.schema[attribute]
     workload = coarser(request.workload, attribute, factor)
     size = workload.schema[attribute].size
-    text = f"{attribute} with {how_many(size, 'cell')} instead of {before.size:,}; its queries are asked on those."
-    return Changed(request=replace(request, workload=workload), group=group, text=text)
+    text = f"{attribute} with {pluralize(size, 'cell')} instead of {before.size:,}; its queries are asked on those."
+    return ChangedRequest(request=replace(request, workload=workload), group=group, text=text)
 
 
-def drop_largest(request: Request, group: int, attribute: str = "") -> Changed:
+def drop_largest(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Remove the groups on the largest number of attributes."""
     groups, dimension = request.workload.groups, _max_dimension(request)
     retained = [i for i, g in enumerate(groups) if len(g.attributes) < dimension]
     if not any(groups[i].weight > 0.0 for i in retained):
         raise NotApplicable(f"Without its {dimension}-way sets the workload would ask nothing.")
     workload = Workload(request.workload.schema, tuple(groups[i] for i in retained))
-    text = f"Without the {dimension}-way sets: {how_many(len(groups) - len(retained), 'group')} fewer."
+    text = f"Without the {dimension}-way sets: {pluralize(len(groups) - len(retained), 'group')} fewer."
     number = retained.index(group) if group in retained else None
-    return Changed(request=replace(request, workload=workload), group=number, text=text)
+    return ChangedRequest(request=replace(request, workload=workload), group=number, text=text)
 
 
-def twice_budget(request: Request, group: int, attribute: str = "") -> Changed:
+def twice_budget(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Spend twice the privacy cost, or twice the epsilon of a pure budget."""
     old = request.budget
     new = old.at((2.0 if old.pure_epsilon is None else 4.0) * old.pcost)
@@ -108,10 +108,10 @@ def twice_budget(request: Request, group: int, attribute: str = "") -> Changed:
         f"pcost {cost(b.pcost)}" if b.pure_epsilon is None else f"epsilon {cost(b.pure_epsilon)}" for b in (new, old)
     ]
     text = f"Budget of {texts[0]} instead of {texts[1]}."
-    return Changed(request=replace(request, budget=new), group=group, text=text)
+    return ChangedRequest(request=replace(request, budget=new), group=group, text=text)
 
 
-def tune_centers(request: Request, group: int, attribute: str = "") -> Changed:
+def tune_centers(request: Request, group: int, attribute: str = "") -> ChangedRequest:
     """Tune the centers of the residual spaces to the workload."""
     mechanism = mechanism_class(request.mechanism)
     if "centers" not in mechanism.__dataclass_fields__:
@@ -122,7 +122,7 @@ def tune_centers(request: Request, group: int, attribute: str = "") -> Changed:
     # Raises an error if the other options are incompatible.
     mechanism(**options)
     text = "Totals are passed down as it suits the workload (tuned centers)."
-    return Changed(request=replace(request, options=options), group=group, text=text)
+    return ChangedRequest(request=replace(request, options=options), group=group, text=text)
 
 
 def _max_dimension(request: Request) -> int:
@@ -159,7 +159,7 @@ def merge_obstacle(attribute: Attribute, factor: int = 2) -> str:
             f"schema, such as {longer[-1]}."
         )
     if attribute.size < 2 * factor:
-        return f"{attribute.name} has {how_many(attribute.size, 'cell')}, too few to merge {factor} by {factor}."
+        return f"{attribute.name} has {pluralize(attribute.size, 'cell')}, too few to merge {factor} by {factor}."
     return ""
 
 
@@ -235,7 +235,7 @@ def _coarsened_group(schema: Schema, number: int, group: Group, attribute: str, 
         raise NotApplicable(f"{subject} does not fit coarser cells: {error}") from None
 
 
-def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
+def error_table(before: Plan, after: Plan, group: int, group_after: int | None) -> pd.DataFrame:
     """Return a table of the errors of two plans, in counts.
 
     ``group_after`` is None if the second plan does not contain the group.
@@ -254,13 +254,13 @@ def effect(before: Plan, after: Plan, group: int, group_after: int | None) -> pd
     return table.assign(change=[_change_text(a, b) for a, b in zip(table["before"], table["after"], strict=True)])
 
 
-def asked_text(before: Plan, after: Plan) -> str:
+def query_count_text(before: Plan, after: Plan) -> str:
     """Return a sentence with the number of queries of two plans."""
     queries_before, queries_after = before.workload.queries, after.workload.queries
     return (
-        f"Both answer {how_many(queries_before, 'query', 'queries')}."
+        f"Both answer {pluralize(queries_before, 'query', 'queries')}."
         if queries_before == queries_after
-        else f"{how_many(queries_after, 'query', 'queries')} instead of {number(queries_before)}."
+        else f"{pluralize(queries_after, 'query', 'queries')} instead of {number(queries_before)}."
     )
 
 
@@ -283,12 +283,10 @@ def added_text(after: Plan, new: int, before: Plan | None = None) -> str:
     if not math.isfinite(largest):
         return "Some of these queries cannot be answered: they have weight 0, and no other measurement determines them."
     text = f"These {number(int(new_errors['queries'].sum()))} queries come out with a typical error of "
-    text += f"{amount(typical)} counts, the largest {amount(largest)}."
+    text += f"{format_number(typical)} counts, the largest {format_number(largest)}."
     if before is None or not n_previous:
         return text
-    return (
-        f"{text} That of the others goes from {amount(before.rmse)} to {amount(_combined_rmse(errors[:n_previous]))}."
-    )
+    return f"{text} That of the others goes from {format_number(before.rmse)} to {format_number(_combined_rmse(errors[:n_previous]))}."
 
 
 def _combined_rmse(errors: pd.DataFrame) -> float:

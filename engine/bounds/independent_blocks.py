@@ -25,10 +25,10 @@ import scipy
 
 from engine._arrays import Array
 from engine._threads import threads_for
-from engine.bounds.product_weights import lowered, proved
+from engine.bounds.product_weights import error_bound, lower_eigenvalues
 from engine.residuals import Axes, Factor, Lift, SplitLift, digest
 from engine.residuals.decomposition import Decomposition, Subworkload
-from engine.residuals.kronecker_sums import assemble, merge
+from engine.residuals.kronecker_sums import assemble, merge_terms
 
 MAX_STEPS = 15
 # limits on all steps together; the first step has no limit
@@ -68,7 +68,9 @@ class _Norm:
         costs = (mass * np.einsum("rc,rc->c", half, half)).reshape(self.sizes)
         axes = range(len(self.sizes))
         along = [costs.sum(axis=tuple(b for b in axes if b != a)) for a in axes]
-        return float(np.sqrt(lowered(eigenvalues)).sum()), [axis_costs / axis_costs.sum() for axis_costs in along]
+        return float(np.sqrt(lower_eigenvalues(eigenvalues)).sum()), [
+            axis_costs / axis_costs.sum() for axis_costs in along
+        ]
 
 
 def independent_bound(parts: Decomposition) -> float:
@@ -110,7 +112,7 @@ def independent_bound(parts: Decomposition) -> float:
             for w, cost in zip(weights, weighted_costs, strict=True)
         ]
         weights = [w / w.sum() if w.any() else np.full(len(w), 1.0 / len(w)) for w in weights]
-    return proved(best)
+    return error_bound(best)
 
 
 def _step(
@@ -144,7 +146,7 @@ def _step(
 
 def _norms(sub: Subworkload, factors: Sequence[Factor]) -> list[tuple[float, list[_Norm]]]:
     """Return products of norms: a single one for a product or a dense Gram, else one per term."""
-    terms, axes = merge(sub, factors), tuple(range(len(sub.sizes)))
+    terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
         return [(math.fsum(c for c, _ in terms), [])]
     if sub.spaces or sub.complements:
@@ -164,5 +166,5 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
     else:
         with threads_for(len(factor.matrix)):
             eigenvalues, U = scipy.linalg.eigh(factor.matrix, check_finite=False)
-        root = (U * np.sqrt(lowered(eigenvalues))).T
+        root = (U * np.sqrt(lower_eigenvalues(eigenvalues))).T
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))

@@ -6,17 +6,17 @@ small domain, the weights of all cells are optimized at once, and the bound is e
 of that search.  Otherwise mu is a product of weights of the attributes, or symmetric in them, and
 the norm is computed from small matrices only:
 
-    `in_links`        attributes whose optimal weights are uniform are eliminated in closed form
+    `reduce_workload`        attributes whose optimal weights are uniform are eliminated in closed form
     `Frame`           a few functions of the cells of one attribute are treated exactly, and the
                       orthogonal complement contributes a single factor (a pinching)
     `Excitations`     any workload: dense matrices on sets of attributes
-    `Alike`           permutation-symmetric workloads of single attributes and pairs: block
+    `SymmetricPairs`           permutation-symmetric workloads of single attributes and pairs: block
                       diagonalization by the symmetric group
-    `AlikeProducts`   permutation-symmetric products of any order, with two functions per attribute
-    `Composed`        permutation-symmetric workloads under weights that are not products
+    `SymmetricProducts`   permutation-symmetric products of any order, with two functions per attribute
+    `CompositionBound`        permutation-symmetric workloads under weights that are not products
     `root_trace`      nuclear norms with rigorous rounding
 
-`climb` optimizes the weights by L-BFGS on the logarithm of the bound with its exact gradient.  A
+`maximize_bound` optimizes the weights by L-BFGS on the logarithm of the bound with its exact gradient.  A
 search uses few functions per attribute; its weights are then evaluated with as many functions as
 the time allows.  Omitting rows or blocks makes a nuclear norm smaller, so matrices that are too
 large are omitted, and every intermediate value is a valid bound: the search may end at any time.
@@ -38,11 +38,26 @@ import scipy
 
 from engine._arrays import Array
 from engine._threads import threads_for
-from engine.bounds.product_weights import Excitations, Link, Linked, State, in_links, proved, root_trace
-from engine.bounds.symmetric import FUNCTIONS, Alike, AlikeProducts, alike, product_orders, shares_norm
+from engine.bounds.product_weights import (
+    Excitations,
+    Link,
+    LinkedQueries,
+    State,
+    error_bound,
+    reduce_workload,
+    root_trace,
+)
+from engine.bounds.symmetric import (
+    FUNCTIONS,
+    SymmetricPairs,
+    SymmetricProducts,
+    product_orders,
+    shares_norm,
+    symmetric_terms,
+)
 from engine.errors import LimitExceeded
-from engine.residuals import DualProblem, Factor, Options, Space, WholeDomain, center, contract
-from engine.residuals.basis import WholeTable
+from engine.residuals import DualProblem, Factor, FullDomain, Options, Space, center, contract
+from engine.residuals.basis import FullTable
 from engine.residuals.split import Role
 from engine.workload import Workload
 
@@ -76,23 +91,23 @@ class Model:
     counts : largest number of functions of an attribute, for every link; see `Ladder`.
     """
 
-    def __init__(self, asked: Linked, counts: Sequence[int]) -> None:
-        self.asked = asked
-        self.links = [self._link(link, k) for link, k in zip(asked.links, counts, strict=True)]
+    def __init__(self, linked_queries: LinkedQueries, counts: Sequence[int]) -> None:
+        self.asked = linked_queries
+        self.links = [self._link(link, k) for link, k in zip(linked_queries.links, counts, strict=True)]
 
-    def _link(self, link: Link, k: int) -> Alike | AlikeProducts | Excitations:
+    def _link(self, link: Link, k: int) -> SymmetricPairs | SymmetricProducts | Excitations:
         functions = {name: min(k, self.asked.sizes[self.asked.roles[name]]) for name in link.names}
-        terms = alike(self.asked, link)
+        terms = symmetric_terms(self.asked, link)
         if terms is None:
             # with several functions, `Excitations` includes parts on several attributes, which
-            # `AlikeProducts` omits
+            # `SymmetricProducts` omits
             has_joint_parts = any(len(part) > 1 for pieces in link.terms for part, _ in pieces)
             few_functions = k == 1 or (k <= FUNCTIONS and not has_joint_parts)
             orders = product_orders(self.asked, link) if few_functions else None
             if orders is not None:
-                return AlikeProducts(len(functions), self.asked.roles[link.names[0]], orders)
+                return SymmetricProducts(len(functions), self.asked.roles[link.names[0]], orders)
             return Excitations(self.asked, link, functions)
-        return Alike(len(functions), self.asked.roles[link.names[0]], terms, min(functions.values()))
+        return SymmetricPairs(len(functions), self.asked.roles[link.names[0]], terms, min(functions.values()))
 
     def value(
         self, s: Roots, functions: Mapping[Role, Array], derivative: bool = True
@@ -119,12 +134,16 @@ class Model:
 class Ladder:
     """Numbers of functions per attribute of every link, by the largest order of a matrix."""
 
-    def __init__(self, asked: Linked) -> None:
-        self.sizes = [[asked.sizes[asked.roles[name]] for name in link.names] for link in asked.links]
-        self.alike = [alike(asked, link) for link in asked.links]
+    def __init__(self, linked_queries: LinkedQueries) -> None:
+        self.sizes = [
+            [linked_queries.sizes[linked_queries.roles[name]] for name in link.names] for link in linked_queries.links
+        ]
+        self.alike = [symmetric_terms(linked_queries, link) for link in linked_queries.links]
         self.kinds = [
-            link.kinds({name: asked.sizes[asked.roles[name]] for name in link.names}) if terms is None else Counter()
-            for link, terms in zip(asked.links, self.alike, strict=True)
+            link.kinds({name: linked_queries.sizes[linked_queries.roles[name]] for name in link.names})
+            if terms is None
+            else Counter()
+            for link, terms in zip(linked_queries.links, self.alike, strict=True)
         ]
 
     def counts(self, order: int) -> list[int]:
@@ -147,11 +166,11 @@ class Ladder:
         return sum(count * math.prod(min(k, n) - 1 for n in sizes) for sizes, count in self.kinds[i].items())
 
 
-def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
+def functions(linked_queries: LinkedQueries, s: Roots) -> dict[Role, Array]:
     """Return functions of the cells of every attribute in order of importance, shapes (n, n)."""
     out = {}
     for role, root in s.items():
-        H = gram(asked, role) * root[:, None] * root
+        H = gram(linked_queries, role) * root[:, None] * root
         # the constant function, here s, is always in K; the next one is its coupling to the others
         coupled = H @ root - (root @ H @ root) * root
         length = float(np.linalg.norm(coupled))
@@ -165,34 +184,34 @@ def functions(asked: Linked, s: Roots) -> dict[Role, Array]:
     return out
 
 
-def gram(asked: Linked, role: Role) -> Array:
+def gram(linked_queries: LinkedQueries, role: Role) -> Array:
     """Return the sum of the normalized Grams of an attribute's families, shape (n, n).
 
     Joint parts are averaged over their other attributes.
     """
-    n = asked.sizes[role]
+    n = linked_queries.sizes[role]
     out = np.zeros((n, n))
-    families = [asked.rows[key] for key in asked.singles.get(role, ())]
-    for key, places in asked.joints.items():
-        sizes = tuple(asked.sizes[r] for r in places)
+    families = [linked_queries.rows[key] for key in linked_queries.singles.get(role, ())]
+    for key, places in linked_queries.joints.items():
+        sizes = tuple(linked_queries.sizes[r] for r in places)
         for axis, axis_role in enumerate(places):
             if axis_role == role:
                 means = [None if a == axis else center(m, None) for a, m in enumerate(sizes)]
-                families.append(contract(asked.rows[key].reshape(-1, *sizes), means, 1))
+                families.append(contract(linked_queries.rows[key].reshape(-1, *sizes), means, 1))
     for rows in families:
         # normalized because the bound may depend on a family of few queries, too
         out += rows.T @ rows / max(float(np.sum(rows**2)), 1e-300)
     return out
 
 
-def starts(asked: Linked) -> list[dict[Role, Array]]:
+def starting_roots(linked_queries: LinkedQueries) -> list[dict[Role, Array]]:
     """Return starting points: roots of weights by role, shapes (n,).
 
     Uniform weights, and for each of the `TOTAL_WEIGHTS` the optimal weights of the single
     attributes.
     """
-    grams = {role: gram(asked, role) for role in asked.sizes}
-    out = [{role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}]
+    grams = {role: gram(linked_queries, role) for role in linked_queries.sizes}
+    out = [{role: np.full(n, n**-0.5) for role, n in linked_queries.sizes.items()}]
     for c in TOTAL_WEIGHTS:
         roots = {}
         for role, G in grams.items():
@@ -200,15 +219,15 @@ def starts(asked: Linked) -> list[dict[Role, Array]]:
                 roots[role] = out[0][role]
                 continue
             # the optimal dual weights for one attribute, with its total weighted by c
-            problem = DualProblem(lift=WholeDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean()))
+            problem = DualProblem(lift=FullDomain(len(G)), factor=Factor(sizes=(0,), matrix=G + c * G.mean()))
             with threads_for(len(G)):
                 mass, _ = problem.maximise(Options(gap=1e-3))
-            roots[role] = held(np.sqrt(mass))
+            roots[role] = normalize_roots(np.sqrt(mass))
         out.append(roots)
     return out
 
 
-def held(s: Array) -> Array:
+def normalize_roots(s: Array) -> Array:
     """Normalize roots of weights, shape (n,), and bound them away from 0."""
     s = np.abs(s)
     # functions are divided by the roots, so no root may be 0
@@ -216,7 +235,7 @@ def held(s: Array) -> Array:
     return np.asarray(s / np.linalg.norm(s))
 
 
-def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
+def maximize_bound(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, Roots]:
     """Return the best bound and weights of an L-BFGS search from s.
 
     The functions are the most important ones at s.
@@ -229,11 +248,11 @@ def climb(model: Model, s: Roots, deadline: float, steps: int) -> tuple[float, R
 
     def log_value(x: Array) -> tuple[float, Array]:
         nonlocal best
-        # a root may have either sign; `held` bounds it away from zero
+        # a root may have either sign; `normalize_roots` bounds it away from zero
         signs = np.where(x < 0.0, -1.0, 1.0)
         parts = {role: x[a:b] for role, a, b in zip(roles, cuts[:-1], cuts[1:], strict=True)}
         lengths = {role: float(np.linalg.norm(part)) for role, part in parts.items()}
-        roots = {role: held(part) for role, part in parts.items()}
+        roots = {role: normalize_roots(part) for role, part in parts.items()}
         value, derivative = model.value(roots, chosen)
         if value > best[0]:
             best = (value, roots)
@@ -257,7 +276,7 @@ class _DeadlineError(Exception):
     """Ends a search at its deadline."""
 
 
-def best_norm(asked: Linked, deadline: float, steps: int) -> float:
+def best_norm(linked_queries: LinkedQueries, deadline: float, steps: int) -> float:
     """Return the largest nuclear norm of a search for weights until a deadline.
 
     Parameters
@@ -267,21 +286,21 @@ def best_norm(asked: Linked, deadline: float, steps: int) -> float:
         does not depend on the clock.
     """
     deadline = deadline if steps else math.inf
-    ladder = Ladder(asked)
+    ladder = Ladder(linked_queries)
     counts = ladder.counts(MATRIX_ORDERS[0])
-    model = Model(asked, counts)
-    if not asked.sizes:
+    model = Model(linked_queries, counts)
+    if not linked_queries.sizes:
         return model.value({}, {}, derivative=False)[0]
     best: tuple[float, Roots] = (-1.0, {})
-    for s in starts(asked):
+    for s in starting_roots(linked_queries):
         if best[0] < 0.0 or time.monotonic() < deadline:
-            value = model.value(s, functions(asked, s), derivative=False)[0]
+            value = model.value(s, functions(linked_queries, s), derivative=False)[0]
             best = max(best, (value, s), key=_value)
     if not steps:
         return best[0]
     # additional functions raise the bound more than the last steps, so they get most of the time
     now = time.monotonic()
-    best = max(best, climb(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps), key=_value)
+    best = max(best, maximize_bound(model, best[1], now + FIRST_LEVEL_SHARE * (deadline - now), steps), key=_value)
     for order in MATRIX_ORDERS[1:]:
         before, counts = counts, ladder.counts(order)
         if counts == before:
@@ -289,16 +308,16 @@ def best_norm(asked: Linked, deadline: float, steps: int) -> float:
         if time.monotonic() > deadline:
             break
         start_time = time.monotonic()
-        model = Model(asked, counts)
-        value = model.value(best[1], functions(asked, best[1]), derivative=False)[0]
+        model = Model(linked_queries, counts)
+        value = model.value(best[1], functions(linked_queries, best[1]), derivative=False)[0]
         best = max(best, (value, best[1]), key=_value)
         duration = time.monotonic() - start_time
         if GRADIENT_COST * duration * HIGHER_LEVEL_STEPS <= (deadline - time.monotonic()) / 4:
-            best = max(best, climb(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value)
+            best = max(best, maximize_bound(model, best[1], deadline, HIGHER_LEVEL_STEPS), key=_value)
         if 2.0 * duration * ORDER_GROWTH**3 > deadline - time.monotonic():
             break
     now = time.monotonic()
-    return max(best[0], shares_norm(asked, best[1], now + COMPOSITION_SHARE * (deadline - now)))
+    return max(best[0], shares_norm(linked_queries, best[1], now + COMPOSITION_SHARE * (deadline - now)))
 
 
 def _value(candidate: tuple[float, Roots]) -> float:
@@ -311,22 +330,22 @@ MAX_EXACT_CELLS = 512
 
 def exact_bound(workload: Workload, gap: float = 1e-4, law: str = "gaussian") -> float:
     """Return the optimal bound for a small domain, by the dual problem over all cells."""
-    problem = whole_problem(workload)
+    problem = full_domain_problem(workload)
     with threads_for(problem.lift.cells):
         mass, _ = problem.maximise(Options(gap=gap))
         T = math.fsum(root_trace((W * mass) @ W.T, derivative=False)[0] for W in problem.projected)
-    return proved(T, law) / float(mass.sum())
+    return error_bound(T, law) / float(mass.sum())
 
 
-def whole_problem(workload: Workload) -> DualProblem:
+def full_domain_problem(workload: Workload) -> DualProblem:
     """Return the problem of the optimal strategy on all cells of the queried attributes."""
-    sizes = workload.schema.sizes(asked(workload))
-    lift = WholeTable(sizes)
+    sizes = workload.schema.sizes(queried_attributes(workload))
+    lift = FullTable(sizes)
     gram = lift.classes(lift.classes(domain_gram(workload)).T)
     return DualProblem(lift=lift, factor=Factor(sizes=sizes, matrix=gram))
 
 
-def asked(workload: Workload) -> Space:
+def queried_attributes(workload: Workload) -> Space:
     """Return the attributes of all groups, in schema order."""
     names = {name for g in workload.groups for name in g.attributes}
     return tuple(name for name in workload.schema.names if name in names)
@@ -334,12 +353,12 @@ def asked(workload: Workload) -> Space:
 
 def small_domain(workload: Workload) -> bool:
     """Return whether the domain of the queried attributes is small enough for `exact_bound`."""
-    return math.prod(workload.schema.sizes(asked(workload))) <= MAX_EXACT_CELLS
+    return math.prod(workload.schema.sizes(queried_attributes(workload))) <= MAX_EXACT_CELLS
 
 
 def domain_gram(workload: Workload) -> Array:
     """Return W^T diag(weights) W on all cells of the queried attributes, shape (cells, cells)."""
-    names = asked(workload)
+    names = queried_attributes(workload)
     sizes = workload.schema.sizes(names)
     cells = math.prod(sizes)
     out = np.zeros((cells, cells))
@@ -398,7 +417,7 @@ def global_bound(workload: Workload, law: str = "gaussian", *, seconds: float = 
     """
     deadline = time.monotonic() + seconds
     with threads_for(1):  # many small products; large matrices set their own number
-        return proved(best_norm(in_links(workload), deadline, steps), law)
+        return error_bound(best_norm(reduce_workload(workload), deadline, steps), law)
 
 
 @lru_cache(maxsize=MAX_CACHED_BOUNDS)

@@ -52,10 +52,10 @@ import scipy
 
 from engine._arrays import Array, Index
 from engine._threads import threads_for
-from engine.residuals import Space, contract, grouped
+from engine.residuals import Space, contract, group_axes
 from engine.residuals.kronecker_sums import part_rows
 from engine.residuals.split import Role
-from engine.workload import Part, Workload, whole_group
+from engine.workload import Part, Workload, joint_part
 
 # constant of the eigenvalue errors; those of sums and of LAPACK are about 1
 SLACK = 16.0
@@ -101,7 +101,7 @@ def nuclear(matrix: Array, derivative: bool = True) -> tuple[float, Array]:
     return value, 2.0 * (half @ matrix if wide else matrix @ half)
 
 
-def lowered(eigenvalues: Array, size: float = 0.0) -> Array:
+def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
     """Return ascending eigenvalues, shape (n,), lowered by more than their error, but not below 0.
 
     ``size`` is the size of the terms of the matrix, if it exceeds the largest eigenvalue.
@@ -114,10 +114,10 @@ def lowered(eigenvalues: Array, size: float = 0.0) -> Array:
 
 
 def _roots(eigenvalues: Array, size: float) -> float:
-    return float(np.sqrt(lowered(eigenvalues, size)).sum())
+    return float(np.sqrt(lower_eigenvalues(eigenvalues, size)).sum())
 
 
-def proved(norm: float, law: str = "gaussian") -> float:
+def error_bound(norm: float, law: str = "gaussian") -> float:
     """Return the error bound from a lower bound on a nuclear norm, in counts^2 at privacy cost 1.
 
     For Laplace noise at epsilon 1 it is twice as large: the L1 sensitivity is at least the
@@ -161,7 +161,7 @@ class Link:
 
 
 @dataclass(kw_only=True, eq=False)
-class Linked:
+class LinkedQueries:
     """A workload reduced to its free attributes.
 
     Attributes
@@ -188,7 +188,7 @@ class Linked:
     joints: dict[Key, tuple[Role, ...]] = field(default_factory=dict)
 
 
-def in_links(workload: Workload) -> Linked:
+def reduce_workload(workload: Workload) -> LinkedQueries:
     """Return a workload reduced to its free attributes.
 
     Groups of weight 0 and joint parts with more than `MAX_PART_ENTRIES` entries are omitted.
@@ -201,7 +201,7 @@ def in_links(workload: Workload) -> Linked:
         query_weights, weight = group.query_weights, group.weight
         if query_weights is not None and not group.parts:
             weight, query_weights = weight * float(query_weights[0]), None
-        parts: Sequence[Part] = group.parts if query_weights is None or len(group.parts) == 1 else (whole_group(group),)
+        parts: Sequence[Part] = group.parts if query_weights is None or len(group.parts) == 1 else (joint_part(group),)
         too_large = any(len(p.axes) > 1 and p.count * math.prod(p.sizes) > MAX_PART_ENTRIES for p in parts)
         if not group.is_weighted or too_large:
             continue
@@ -222,7 +222,7 @@ def in_links(workload: Workload) -> Linked:
     roles = _roles(groups, free, swaps, workload)
     sizes = {role: workload.schema[name].size for name, role in roles.items()}
     links, sums = _sums(_links(groups, free, uniform), uniform)
-    out = Linked(links=links, sums=sums, roles=roles, sizes=sizes, rows=rows, swaps=swaps)
+    out = LinkedQueries(links=links, sums=sums, roles=roles, sizes=sizes, rows=rows, swaps=swaps)
     for _, pieces in groups:
         for names, key in pieces:
             if len(names) == 1 and names[0] in free and key not in out.singles.setdefault(roles[names[0]], []):
@@ -367,7 +367,7 @@ class Frame:
         gram = rows.T @ rows
         with threads_for(len(gram)):
             eigenvalues, U = scipy.linalg.eigh(gram * self.s[:, None] * self.s, check_finite=False)
-        roots = np.sqrt(lowered(eigenvalues))
+        roots = np.sqrt(lower_eigenvalues(eigenvalues))
         part = U.T @ self.K
         R = part.T @ (part * roots[:, None])
         # tr Y on the complement of K is tr Y minus tr R; with all functions in K it is 0
@@ -425,7 +425,9 @@ class Joint:
             out = contract(self.rows, [None if a == axis else f.F for a, f in enumerate(self.frames)], 1)
             other_axes = tuple(a for a in range(out.ndim) if a != axis + 1)
             # Z is linear in the F of every axis; two axes with the same frame add one term each
-            frame.by_F += grouped(out, [other_axes, (axis + 1,)]).T @ grouped(self.by_rows, [other_axes, (axis + 1,)])
+            frame.by_F += group_axes(out, [other_axes, (axis + 1,)]).T @ group_axes(
+                self.by_rows, [other_axes, (axis + 1,)]
+            )
 
 
 class State:
@@ -440,9 +442,9 @@ class State:
     """
 
     def __init__(
-        self, asked: Linked, s: Mapping[Role, Array], functions: Mapping[Role, Array], derivative: bool
+        self, linked_queries: LinkedQueries, s: Mapping[Role, Array], functions: Mapping[Role, Array], derivative: bool
     ) -> None:
-        self.asked, self.s, self.functions, self.derivative = asked, s, functions, derivative
+        self.asked, self.s, self.functions, self.derivative = linked_queries, s, functions, derivative
         self.frames: dict[tuple[Role, int], Frame] = {}
         self.joints: dict[Any, Joint] = {}
 
@@ -499,12 +501,16 @@ class Excitations:
     functions : number k of functions of every attribute, including the constant one.
     """
 
-    def __init__(self, asked: Linked, link: Link, functions: Mapping[str, int]) -> None:
-        self.asked, self.k = asked, functions
-        self.place = {name: (asked.roles[name], k) for name, k in functions.items()}
+    def __init__(self, linked_queries: LinkedQueries, link: Link, functions: Mapping[str, int]) -> None:
+        self.asked, self.k = linked_queries, functions
+        self.place = {name: (linked_queries.roles[name], k) for name, k in functions.items()}
         sums: dict[Space, Ways] = {}
         for pieces, weight in link.terms.items():
-            reducible = [p for p in pieces if len(p[0]) == 1 and self.k[p[0][0]] < asked.sizes[asked.roles[p[0][0]]]]
+            reducible = [
+                p
+                for p in pieces
+                if len(p[0]) == 1 and self.k[p[0][0]] < linked_queries.sizes[linked_queries.roles[p[0][0]]]
+            ]
             for count in range(len(reducible) + 1):
                 for T in itertools.combinations(reducible, count):
                     T = tuple(sorted(T, key=lambda p: p[0]))
@@ -608,7 +614,7 @@ class Excitations:
                 # the derivative of a Kronecker product with respect to one factor: contract all
                 # other factors
                 others = [None if q == p else factor.ravel() for q, factor in enumerate(grams)]
-                by = contract(grouped(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
+                by = contract(group_axes(block, [(q, q + len(grams)) for q in range(len(grams))]), others)
                 by = by.reshape(grams[p].shape)
                 if len(names) == 1:
                     state.frame(*self.place[names[0]]).families[key].by_gram += by

@@ -4,7 +4,7 @@ The symmetric group block-diagonalizes the matrices of such workloads into a few
 
 Notes
 -----
-**Single attributes and pairs** (`Alike`).  Queries on pairs are split into a symmetric and an
+**Single attributes and pairs** (`SymmetricPairs`).  Queries on pairs are split into a symmetric and an
 antisymmetric part under the exchange of the two attributes, in the bases S and L of symmetric and
 antisymmetric pairs of K, where (0, u) denotes s (x) u.  The d attributes have these sectors, with
 the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
@@ -19,7 +19,7 @@ the coefficients by row (single, symmetric, antisymmetric) and P = d(d-1)/2:
 For each of the C(d, m) choices of m attributes outside K, the other d - m attributes form such a
 workload again, as in `engine.bounds.product_weights`.
 
-**Products of any order** (`AlikeProducts`).  The workload has equal products on all sets of j
+**Products of any order** (`SymmetricProducts`).  The workload has equal products on all sets of j
 attributes, for any j.  Besides the constant, 0, every attribute has one function, 1: the one that
 its queries couple most strongly to the constant.  The Gram of the products of all sets of j
 attributes is the coefficient of z^j in
@@ -37,11 +37,11 @@ symmetric tensors.  Its element for k and l attributes in state 1 is
 over the square root of C(N, k) C(N, l).  The matrices have at most j + 1 rows for any number of
 attributes.  Source: our own; the sectors are those of Schur-Weyl duality for two states.
 
-**Weights that are not products** (`Composed`).  By symmetry the optimal weights of the cells are
+**Weights that are not products** (`CompositionBound`).  By symmetry the optimal weights of the cells are
 invariant under permutations of the attributes.  The weight of a cell then depends only on its
 *composition*: c_a of the attributes have the value a, with sum d.  The weights are shares of
 compositions, and the bound is the nuclear norm of the mean, under the shares, of matrices M(c),
-which have the sectors of `Alike`.  With orthonormal functions phi_u of the values and a unit vector
+which have the sectors of `SymmetricPairs`.  With orthonormal functions phi_u of the values and a unit vector
 w over the attributes, orthogonal to the constant, the columns of the sectors represent
 
     trivial        1,   sum_i phi_u(x_i) / root(d),   sum_{i<j} S(x_i, x_j) / root(P)
@@ -70,7 +70,7 @@ import numpy as np
 
 from engine._arrays import Array, Index
 from engine._threads import threads_for
-from engine.bounds.product_weights import PROBES, Back, Frame, Key, Link, Linked, State, nuclear, root_trace
+from engine.bounds.product_weights import PROBES, Back, Frame, Key, Link, LinkedQueries, State, nuclear, root_trace
 from engine.residuals import basis
 from engine.residuals.split import Role
 
@@ -87,10 +87,10 @@ class Terms:
     pair: dict[tuple[Key, ...], float] = field(default_factory=dict)
 
 
-def alike(asked: Linked, link: Link) -> Terms | None:
+def symmetric_terms(linked_queries: LinkedQueries, link: Link) -> Terms | None:
     """Return the terms of a link that is invariant under permutations of attributes, else None."""
     names = link.names
-    if len(names) < 3 or len({asked.roles[name] for name in names}) > 1:
+    if len(names) < 3 or len({linked_queries.roles[name] for name in names}) > 1:
         return None
     by_set: dict[tuple[str, ...], dict[tuple[Key, ...], float]] = {}
     for pieces, weight in link.terms.items():
@@ -99,7 +99,7 @@ def alike(asked: Linked, link: Link) -> Terms | None:
         if len(inside) > 2:
             return None
         if len(sorted_pieces) == 1 and len(inside) == 2:
-            transposed = inside != tuple(sorted(inside)) and not asked.swaps[sorted_pieces[0][1]]
+            transposed = inside != tuple(sorted(inside)) and not linked_queries.swaps[sorted_pieces[0][1]]
             # three entries, unlike the key of a product
             keys: tuple[Key, ...] = (sorted_pieces[0][1], int(transposed), -1)
         else:
@@ -115,7 +115,7 @@ def alike(asked: Linked, link: Link) -> Terms | None:
             return None
         if count == 1:
             out.single = {keys[0]: weight for keys, weight in term_sets[0].items()}
-        elif _is_symmetric(asked, asked.sizes[asked.roles[names[0]]], term_sets[0]):
+        elif _is_symmetric(linked_queries, linked_queries.sizes[linked_queries.roles[names[0]]], term_sets[0]):
             for keys, weight in term_sets[0].items():
                 family_keys = keys[:1] if keys[2:] else keys
                 out.pair[family_keys] = out.pair.get(family_keys, 0.0) + weight
@@ -124,7 +124,7 @@ def alike(asked: Linked, link: Link) -> Terms | None:
     return out
 
 
-def _is_symmetric(asked: Linked, n: int, terms: Mapping[tuple[Key, ...], float]) -> bool:
+def _is_symmetric(linked_queries: LinkedQueries, n: int, terms: Mapping[tuple[Key, ...], float]) -> bool:
     """Return whether the queries on pairs are symmetric, tested on random tables."""
     rng = np.random.default_rng(0)
     for _ in range(PROBES):
@@ -135,10 +135,12 @@ def _is_symmetric(asked: Linked, n: int, terms: Mapping[tuple[Key, ...], float])
             for keys, weight in terms.items():
                 if keys[2:]:
                     total += weight * float(
-                        np.sum((asked.rows[keys[0]] @ (table.T if keys[1] else table).ravel()) ** 2)
+                        np.sum((linked_queries.rows[keys[0]] @ (table.T if keys[1] else table).ravel()) ** 2)
                     )
                 else:
-                    total += weight * float(np.sum((asked.rows[keys[0]] @ table @ asked.rows[keys[1]].T) ** 2))
+                    total += weight * float(
+                        np.sum((linked_queries.rows[keys[0]] @ table @ linked_queries.rows[keys[1]].T) ** 2)
+                    )
             answers.append(total)
         if abs(answers[0] - answers[1]) > 1e-10 * max(answers):
             return False
@@ -211,7 +213,7 @@ class Sector:
             row += len(slab_derivative)
 
 
-class Alike:
+class SymmetricPairs:
     """Nuclear norm of a permutation-symmetric link of single attributes and pairs.
 
     Parameters
@@ -372,13 +374,13 @@ FUNCTIONS = 2
 Orders = Mapping[int, Mapping[Key, float]]
 
 
-def product_orders(asked: Linked, link: Link) -> Orders | None:
+def product_orders(linked_queries: LinkedQueries, link: Link) -> Orders | None:
     """Return the products on every set of attributes by their number, or None if the sets differ.
 
     Parts on several attributes are omitted, which makes the Gram and the bound smaller.
     """
     names = link.names
-    if len({asked.roles[name] for name in names}) != 1:
+    if len({linked_queries.roles[name] for name in names}) != 1:
         return None
     by_set: dict[tuple[str, ...], dict[Key, float]] = {}
     for pieces, weight in link.terms.items():
@@ -442,7 +444,7 @@ class Elements:
 
 
 @lru_cache(maxsize=1024)
-def elements(d: int, pairs: int, order: int, width: int) -> Elements:
+def antisymmetric_sector(d: int, pairs: int, order: int, width: int) -> Elements:
     """Return the sector of d attributes with ``pairs`` antisymmetric pairs.
 
     It is for the products on all sets of ``order`` attributes.
@@ -467,7 +469,7 @@ def elements(d: int, pairs: int, order: int, width: int) -> Elements:
     )
 
 
-class AlikeProducts:
+class SymmetricProducts:
     """Nuclear norm of a permutation-symmetric link of products of any order on d attributes."""
 
     def __init__(self, d: int, role: Role, orders: Orders) -> None:
@@ -524,7 +526,7 @@ class AlikeProducts:
                     gram = np.zeros((2, 2))
                     if key in families:  # an attribute with one cell has only one function
                         gram[: len(families[key].C), : len(families[key].C)] = families[key].C
-                    matrix, slope = elements(d, pairs, order, width).matrix(gram)
+                    matrix, slope = antisymmetric_sector(d, pairs, order, width).matrix(gram)
                     M += weight * matrix
                     slopes.append((key, weight, slope))
             norm, half = root_trace(M, state.derivative)
@@ -557,7 +559,7 @@ class SectorMoments:
     """
 
     times: float
-    own: Array
+    single: Array
     x: Array
     pair: float = 0.0
     value: float = 0.0
@@ -609,11 +611,11 @@ class SectorMoments:
 
     def turned(self, Z: Array) -> SectorMoments:
         """Return the moments of Z M Z^T, with Z of shape (s, r)."""
-        return replace(self, own=self.own @ Z.T, x=self.x @ Z.T)
+        return replace(self, single=self.single @ Z.T, x=self.x @ Z.T)
 
     def _parts(self, counts: Array) -> tuple[Array, Array, Array]:
         n, _, r = self.x.shape
-        g = self.own + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
+        g = self.single + (counts @ self.x.transpose(1, 0, 2).reshape(n, n * r)).reshape(-1, n, r)
         # pairs of attributes with values a and b, halved because (a, b) and (b, a) both occur
         double = counts[:, :, None] * counts[:, None, :] / 2.0
         double[:, range(n), range(n)] -= counts / 2.0
@@ -647,7 +649,7 @@ def _trivial(d: int, values: Array, S: Array, rows: Array) -> SectorMoments:
     x = S[:, :, : pairs.shape[1]] @ pairs.T / math.sqrt(2.0 * d * (d - 1))
     # the constant is distributed over the d attributes
     single = zero.T / d + values @ one.T / math.sqrt(d) - np.einsum("aar->ar", x)
-    return SectorMoments(times=1.0, own=single, x=x, total=1.0)
+    return SectorMoments(times=1.0, single=single, x=x, total=1.0)
 
 
 def _standard(d: int, values: Array, S: Array, L: Array, rows: Array) -> SectorMoments:
@@ -656,13 +658,13 @@ def _standard(d: int, values: Array, S: Array, L: Array, rows: Array) -> SectorM
     x = S[:, :, : even.shape[1]] @ even.T / math.sqrt(d - 2)
     single = values @ one.T - np.einsum("aar->ar", x)
     x = x + (L[:, :, : odd.shape[1]] @ odd.T / math.sqrt(d)).transpose(1, 0, 2)
-    return SectorMoments(times=1.0, own=single, x=x, value=1.0 / (d - 1), total=-1.0 / (d * (d - 1)))
+    return SectorMoments(times=1.0, single=single, x=x, value=1.0 / (d - 1), total=-1.0 / (d * (d - 1)))
 
 
 def _pairs(k: int, table: Array, rows: Array, times: float, total: float) -> SectorMoments:
     x = table @ rows.T / math.sqrt(k)
     return SectorMoments(
-        times=1.0, own=-np.einsum("aar->ar", x), x=x, pair=k / times, value=-1.0 / times, total=total / times
+        times=1.0, single=-np.einsum("aar->ar", x), x=x, pair=k / times, value=-1.0 / times, total=total / times
     )
 
 
@@ -717,7 +719,7 @@ class Compositions:
         )
 
 
-class Composed:
+class CompositionBound:
     """The bound as a function of the shares of compositions.
 
     Parameters
@@ -727,11 +729,13 @@ class Composed:
     terms : weights on every attribute and every pair.
     """
 
-    def __init__(self, asked: Linked, role: Role, d: int, terms: Terms) -> None:
-        self.d, self.n = d, asked.sizes[role]
+    def __init__(self, linked_queries: LinkedQueries, role: Role, d: int, terms: Terms) -> None:
+        self.d, self.n = d, linked_queries.sizes[role]
         n = self.n
         constant = np.full(n, n**-0.5)
-        state = State(asked, {role: constant}, {role: np.column_stack([np.ones(n), basis(n)])}, derivative=False)
+        state = State(
+            linked_queries, {role: constant}, {role: np.column_stack([np.ones(n), basis(n)])}, derivative=False
+        )
         values = state.frame(role, n).K[:, 1:] / constant[:, None]
         self.sectors = [moments(d, values, sector) for sector in sectors(d, n, terms, state, role)]
 
@@ -743,27 +747,29 @@ class Composed:
             sizes=[sector.sizes(counts) for sector in self.sectors],
         )
 
-    def norm(self, known: Compositions, shares: Array) -> tuple[float, list[Array]]:
+    def norm(self, compositions: Compositions, shares: Array) -> tuple[float, list[Array]]:
         """Return a lower bound on the nuclear norm, and its derivatives by the mean matrices.
 
         ``shares`` have shape (m,).
         """
         total, slopes = 0.0, list[Array]()
-        for sector, matrices, sizes in zip(self.sectors, known.matrices, known.sizes, strict=True):
+        for sector, matrices, sizes in zip(self.sectors, compositions.matrices, compositions.sizes, strict=True):
             value, half = root_trace(np.tensordot(shares, matrices, 1), size=float(shares @ sizes))
             total += sector.times * value
             if half is not None:
                 slopes.append(sector.times * half)
         return total, slopes
 
-    def best(self, known: Compositions, shares: Array, deadline: float) -> Array:
+    def best(self, compositions: Compositions, shares: Array, deadline: float) -> Array:
         """Return shares that approximately maximize the norm, shape (m,), from a positive start."""
         import scipy.optimize
 
         def log_value(roots: Array) -> tuple[float, Array]:
             squares, total = roots**2, float(np.sum(roots**2))
-            value, slopes = self.norm(known, squares)
-            by = sum(np.einsum("mij,ij->m", part, slope) for part, slope in zip(known.matrices, slopes, strict=True))
+            value, slopes = self.norm(compositions, squares)
+            by = sum(
+                np.einsum("mij,ij->m", part, slope) for part, slope in zip(compositions.matrices, slopes, strict=True)
+            )
             # the norm is homogeneous of degree 1/2
             return 0.5 * math.log(total) - math.log(value), roots / total - 2.0 * roots * by / value
 
@@ -782,19 +788,19 @@ class Composed:
         )
         return np.asarray(result.x**2 / np.sum(result.x**2))
 
-    def charged(self, slopes: Sequence[Array]) -> list[SectorMoments]:
+    def cost_moments(self, slopes: Sequence[Array]) -> list[SectorMoments]:
         """Return moments whose traces are the costs of compositions.
 
         ``slopes`` are the derivatives that `norm` returns, shapes (r, r).
         """
         return [sector.turned(_root(2.0 * slope)) for sector, slope in zip(self.sectors, slopes, strict=True)]
 
-    def dearest(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
+    def costliest_composition(self, slopes: Sequence[Array], counts: Array) -> tuple[Array, Array]:
         """Return compositions of locally maximal cost, shape (m, n), and their costs, (m,).
 
         Starts at ``counts``; every move changes the value of one attribute.
         """
-        charged = self.charged(slopes)
+        charged = self.cost_moments(slopes)
         moves = np.array(
             [np.eye(self.n)[b] - np.eye(self.n)[a] for a in range(self.n) for b in range(self.n) if a != b]
         )
@@ -818,7 +824,7 @@ class Composed:
         return current, costs
 
 
-def shares_norm(asked: Linked, roots: Mapping[Role, Array], deadline: float) -> float:
+def shares_norm(linked_queries: LinkedQueries, roots: Mapping[Role, Array], deadline: float) -> float:
     """Return the largest nuclear norm of a search over shares of compositions until a deadline.
 
     Returns 0 unless the workload is invariant under permutations of its free attributes.
@@ -829,24 +835,26 @@ def shares_norm(asked: Linked, roots: Mapping[Role, Array], deadline: float) -> 
         compositions are drawn near these weights.
     deadline : value of the monotonic clock at which the search ends.
     """
-    terms = alike(asked, asked.links[0]) if asked.sums == [(1.0, {0: 1.0})] else None
-    if terms is None or not terms.pair or max(asked.sizes.values()) < 2:
+    terms = (
+        symmetric_terms(linked_queries, linked_queries.links[0]) if linked_queries.sums == [(1.0, {0: 1.0})] else None
+    )
+    if terms is None or not terms.pair or max(linked_queries.sizes.values()) < 2:
         return 0.0
-    d, role = len(asked.links[0].names), asked.roles[asked.links[0].names[0]]
-    n = asked.sizes[role]
-    joint = sum(len(asked.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair)
+    d, role = len(linked_queries.links[0].names), linked_queries.roles[linked_queries.links[0].names[0]]
+    n = linked_queries.sizes[role]
+    joint = sum(len(linked_queries.rows[keys[0]]) if len(keys) == 1 else n * n for keys in terms.pair)
     width = n + min(n * (n - 1) // 2, joint)  # order of the matrices of the four sectors
     if len(CONCENTRATIONS) * INITIAL_COMPOSITIONS * 4 * width**2 > MAX_ENTRIES:
         return 0.0
     with threads_for(width):
-        return _search(Composed(asked, role, d, terms), roots[role] ** 2, deadline)
+        return _search(CompositionBound(linked_queries, role, d, terms), roots[role] ** 2, deadline)
 
 
-def _search(problem: Composed, weights: Array, deadline: float) -> float:
+def _search(problem: CompositionBound, weights: Array, deadline: float) -> float:
     rng, d = np.random.default_rng(0), problem.d
 
     def draw(concentration: float, count: int) -> Array:
-        return rounded(d * rng.dirichlet(weights * d * concentration, size=count), d)
+        return round_compositions(d * rng.dirichlet(weights * d * concentration, size=count), d)
 
     compositions = problem.of(
         np.unique(np.concatenate([draw(x, INITIAL_COMPOSITIONS) for x in CONCENTRATIONS]), axis=0)
@@ -862,7 +870,9 @@ def _search(problem: Composed, weights: Array, deadline: float) -> float:
         if time.monotonic() > deadline:
             break
         near = compositions.counts[rng.permutation(len(compositions.counts))[: STARTS // 2]]
-        candidates, costs = problem.dearest(slopes, np.concatenate([draw(CONCENTRATIONS[0], STARTS // 2), near]))
+        candidates, costs = problem.costliest_composition(
+            slopes, np.concatenate([draw(CONCENTRATIONS[0], STARTS // 2), near])
+        )
         # at optimal shares, all compositions with positive share cost exactly the norm
         new = np.unique(candidates[costs > norm * (1.0 + COST_TOLERANCE)], axis=0)
         new = new[~(new[:, None] == compositions.counts).all(axis=2).any(axis=1)]
@@ -873,7 +883,7 @@ def _search(problem: Composed, weights: Array, deadline: float) -> float:
     return value
 
 
-def rounded(x: Array, d: int) -> Array:
+def round_compositions(x: Array, d: int) -> Array:
     """Round x, shape (m, n), to nonnegative integers with sum d in every row.
 
     >>> rounded(np.array([[0.4, 1.7, 0.9]]), 3)

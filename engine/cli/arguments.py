@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from engine._format import near_matches, shown
+from engine._format import near_matches, quote_public
 from engine._untrusted import parse_json
 from engine.cli.output import Commands, in_options
 from engine.common_mechanism import stepwise
@@ -47,7 +47,7 @@ from engine.workload import Schema, Workload
 
 def add_workload_options(command: argparse.ArgumentParser) -> None:
     """Add the options that define a workload."""
-    add_asked_file(command)
+    add_workload_file(command)
     command.add_argument(
         "--whole-numbers",
         nargs="+",
@@ -73,18 +73,18 @@ def add_workload_options(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_asked_file(command: argparse.ArgumentParser, group: Any = None) -> None:
+def add_workload_file(command: argparse.ArgumentParser, group: Any = None) -> None:
     """Add the option ``--workload``, to a group of alternative options if there is one."""
     help_text = "workload JSON, or SQL: SELECT age, COUNT(*) FROM t GROUP BY age"
     (group or command).add_argument("--workload", type=Path, help=help_text)
 
 
-def workload_of(given: argparse.Namespace) -> Workload:
+def workload_of(args: argparse.Namespace) -> Workload:
     """Return the workload from the options of `add_workload_options`."""
-    workload = _workload_from_options(given)
-    if not given.exact:
+    workload = _workload_from_options(args)
+    if not args.exact:
         return workload
-    tables = [public_table(path, workload.schema) for path in given.exact]
+    tables = [public_table(path, workload.schema) for path in args.exact]
     return Workload(workload.schema.with_facts(invariants=tables), workload.groups)
 
 
@@ -100,10 +100,10 @@ def _workload_from_options(args: argparse.Namespace) -> Workload:
     if args.ways is not None:
         raise WorkloadError("--workload and --ways both define the workload. Give one of them.")
     schema = None if args.schema is None else schema_of(args.schema)
-    return asked_in(args.workload, schema, whole_numbers=args.whole_numbers)
+    return workload_from_file(args.workload, schema, integer_columns=args.whole_numbers)
 
 
-def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] = ()) -> Workload:
+def workload_from_file(path: Path, schema: Schema | None, *, integer_columns: Sequence[str] = ()) -> Workload:
     """Return the workload in a JSON or SQL file.
 
     Parameters
@@ -117,7 +117,7 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
     """
     text = file_bytes(path, WorkloadError)
     if path.suffix.lower() != ".sql":
-        if whole_numbers:
+        if integer_columns:
             raise WorkloadError("--whole-numbers applies to SQL only. Leave it out, or write the workload as SQL.")
         workload_from_json = Workload.from_json(text)
         if schema is not None and workload_from_json.schema != schema:
@@ -130,8 +130,8 @@ def asked_in(path: Path, schema: Schema | None, *, whole_numbers: Sequence[str] 
     from engine.workload.sql import sql_readings, workload_from_sql
 
     try:
-        workload = workload_from_sql(schema, text.decode(), whole_numbers=whole_numbers)
-        for written, reading in sql_readings(schema, text.decode(), whole_numbers=whole_numbers):
+        workload = workload_from_sql(schema, text.decode(), integer_columns=integer_columns)
+        for written, reading in sql_readings(schema, text.decode(), integer_columns=integer_columns):
             print(f"{path}: {written} is read as {reading}", file=sys.stderr)
         return workload
     except UnicodeDecodeError:
@@ -176,30 +176,30 @@ def add_budget_options(command: argparse.ArgumentParser, *, required: bool = Tru
     )
 
 
-def budget_of(given: argparse.Namespace, schema: Schema | None = None) -> Budget:
+def budget_of(args: argparse.Namespace, schema: Schema | None = None) -> Budget:
     """Return the budget from the options of `add_budget_options`.
 
     Without ``--rows-per-person`` the number of rows per person is that of the schema, or 1.
     """
-    if (given.epsilon is None) != (given.delta is None):
+    if (args.epsilon is None) != (args.delta is None):
         raise BudgetError(
             "--epsilon and --delta go together. Give both, or one of --pcost, --rho, --mu, --pure-epsilon."
         )
-    rows = given.rows_per_person
+    rows = args.rows_per_person
     if rows is None:
         rows = (schema and schema.rows_per_person) or 1
-    unit = {"rows_per_person": rows, "neighbours": given.neighbours}
-    if given.pcost is not None:
-        return Budget(pcost=given.pcost, **unit)
-    if given.pure_epsilon is not None:
-        return Budget.pure(given.pure_epsilon, **unit)
-    if given.rho is not None:
-        return Budget.zcdp(given.rho, **unit)
-    if given.epsilon is not None:
-        return Budget.approx(given.epsilon, given.delta, **unit)
-    if given.mu is None:
+    unit = {"rows_per_person": rows, "neighbours": args.neighbours}
+    if args.pcost is not None:
+        return Budget(pcost=args.pcost, **unit)
+    if args.pure_epsilon is not None:
+        return Budget.pure(args.pure_epsilon, **unit)
+    if args.rho is not None:
+        return Budget.zcdp(args.rho, **unit)
+    if args.epsilon is not None:
+        return Budget.approx(args.epsilon, args.delta, **unit)
+    if args.mu is None:
         raise BudgetError("There is no budget. Give one of --pcost, --rho, --mu, --epsilon with --delta.")
-    return Budget.gdp(given.mu, **unit)
+    return Budget.gdp(args.mu, **unit)
 
 
 def budget_data(budget: Budget) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def budget_data(budget: Budget) -> dict[str, Any]:
     }
 
 
-def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:
+def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
     """Return the file format: ``given``, or the ending of ``out``.
 
     Raises
@@ -223,11 +223,11 @@ def form_of(out: Path, given: str | None, forms: Sequence[str]) -> str:
     PlanError : if the ending is not one of ``forms``.
     """
     ending = out.suffix.lower().lstrip(".")
-    if given is None and ending not in forms:
+    if name is None and ending not in forms:
         listed = ", ".join(f".{form}" for form in forms)
         alternative = ", or name the --format" if "zip" in forms else ""
         raise PlanError(f"The file --out {out} ends in none of {listed}. Give one of them{alternative}.")
-    return given or ending
+    return name or ending
 
 
 def add_records_options(command: argparse.ArgumentParser, text: str = "the records") -> None:
@@ -260,20 +260,20 @@ def add_file_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--sheet", metavar="NAME", help="sheet of a workbook with several sheets")
 
 
-def records_of(given: argparse.Namespace) -> Any:
+def records_of(args: argparse.Namespace) -> Any:
     """Return the records from the options of `add_records_options`, as data for the engine."""
-    is_text = given.delimiter is not None or given.encoding is not None
-    if given.sheet is not None:
+    is_text = args.delimiter is not None or args.encoding is not None
+    if args.sheet is not None:
         if is_text:
             raise DataError("--sheet is for workbooks, --delimiter and --encoding are for text files. Leave one out.")
-        if given.source is not None:
+        if args.source is not None:
             raise DataError("--sheet cannot be combined with --source. Leave it out, or give a workbook by --data.")
-        return SheetFile(path=given.data, sheet=given.sheet)
-    if given.source is not None:
-        return named_table(given.source)
+        return SheetFile(path=args.data, sheet=args.sheet)
+    if args.source is not None:
+        return named_table(args.source)
     if not is_text:
-        return Path(given.data)
-    return TextFile(path=given.data, delimiter=given.delimiter, encoding=given.encoding or "utf-8")
+        return Path(args.data)
+    return TextFile(path=args.data, delimiter=args.delimiter, encoding=args.encoding or "utf-8")
 
 
 def _counts_path(text: str) -> Path:
@@ -301,14 +301,14 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ignore", nargs="+", default=[], metavar="COLUMN", help="columns that are not counts")
 
 
-def named_columns(given: argparse.Namespace) -> dict[str, Any]:
+def named_columns(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of `add_column_options` as keyword arguments for the engine."""
-    return {name: getattr(given, name) for name in ("person", "count_column", "ignore")}
+    return {name: getattr(args, name) for name in ("person", "count_column", "ignore")}
 
 
-def refuse_seed_option(given: argparse.Namespace) -> None:
+def refuse_seed_option(args: argparse.Namespace) -> None:
     """Raise PlanError for ``--seed`` on a command that releases."""
-    if given.seed is not None:
+    if args.seed is not None:
         raise PlanError(
             "--seed cannot be used for a release: noise from a public seed gives no privacy. Leave it "
             "out. It is for the commands rehearse and coarse-or-fine --simulated."
@@ -324,7 +324,7 @@ def option_names(remedy: str) -> Iterator[None]:
         raise OtherRecords(error.fact, remedy) from None
 
 
-def say_rows(rows: Intake) -> None:
+def print_row_summary(rows: Intake) -> None:
     """Print the curator-only summary of the rows to standard error, never to standard output."""
     print(rows.describe(), file=sys.stderr)
     for text in rows.warnings:
@@ -345,7 +345,7 @@ def add_release_options(command: Commands) -> None:
     command.add_argument("--dataset", help="name in the ledger")
 
 
-def release_of(given: argparse.Namespace) -> Measurement:
+def release_of(args: argparse.Namespace) -> Measurement:
     """Return the measurement from the options of `add_release_options`.
 
     Raises
@@ -353,16 +353,16 @@ def release_of(given: argparse.Namespace) -> Measurement:
     LedgerError : if no release, or more than one, matches.
     PlanError : if the file is not a measurement.
     """
-    if given.ledger is None:
-        if given.key is not None or given.dataset is not None:
+    if args.ledger is None:
+        if args.key is not None or args.dataset is not None:
             raise PlanError("--key and --dataset select a release in a --ledger. Leave them out, or give --ledger.")
-        return Measurement.load(given.measurement)
-    book = Ledger(given.ledger)
-    key = given.key
+        return Measurement.load(args.measurement)
+    book = Ledger(args.ledger)
+    key = args.key
     if key is None:
-        keys = [receipt.key for receipt in releases(book, given.dataset or "")]
+        keys = [receipt.key for receipt in releases(book, args.dataset or "")]
         if len(keys) != 1:
-            subject = f"{len(keys)} releases of {given.dataset!r}" if given.dataset else "no --dataset"
+            subject = f"{len(keys)} releases of {args.dataset!r}" if args.dataset else "no --dataset"
             listed = f", one of {', '.join(map(repr, keys[:5]))}" if keys else ""
             raise LedgerError(f"There are {subject} to select from. Give the --key of one release{listed}.")
         (key,) = keys
@@ -373,19 +373,23 @@ def release_of(given: argparse.Namespace) -> Measurement:
     return steps.look if steps.finished is None else steps.finished
 
 
-def head_of(found: Measurement) -> str:
+def head_of(measurement: Measurement) -> str:
     """Return the heading of a release for the printed text."""
-    return "REHEARSAL, not for publication" if found.rehearsal else f"{found.dataset}, released {found.utc}"
+    return (
+        "REHEARSAL, not for publication"
+        if measurement.rehearsal
+        else f"{measurement.dataset}, released {measurement.utc}"
+    )
 
 
-def release_data(found: Measurement) -> dict[str, Any]:
+def release_data(measurement: Measurement) -> dict[str, Any]:
     """Return the data of a release under `RELEASE_KEYS`."""
     identity = {
-        "dataset": found.dataset or None,
-        "key": found.key or None,
-        "released": found.utc or None,
+        "dataset": measurement.dataset or None,
+        "key": measurement.key or None,
+        "released": measurement.utc or None,
     }
-    return identity | {"rehearsal": found.rehearsal}
+    return identity | {"rehearsal": measurement.rehearsal}
 
 
 _OPTION_TYPES = get_type_hints(PlanOptions)
@@ -412,26 +416,26 @@ def add_mechanism_options(command: argparse.ArgumentParser, *, several: bool = F
     )
 
 
-def mechanism_options(given: argparse.Namespace) -> dict[str, Any]:
+def mechanism_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options of one mechanism.
 
     Raises
     ------
     PlanError : if the mechanism has no such option, or the value is not allowed.
     """
-    options = implied_options(_parse_options(given.options))
-    checked_options(given.mechanism, options)
+    options = implied_options(_parse_options(args.options))
+    checked_options(args.mechanism, options)
     return options
 
 
-def asked_mechanisms(
-    given: argparse.Namespace,
+def mechanisms_of(
+    args: argparse.Namespace,
 ) -> tuple[list[tuple[str, dict[str, Any]]], dict[str, Any]]:
     """Return the mechanisms to compare with their checked options, and the shared limits."""
-    chosen = variants().values() if given.mechanisms is None else [(name, {}) for name in given.mechanisms]
+    chosen = variants().values() if args.mechanisms is None else [(name, {}) for name in args.mechanisms]
     own_options: dict[str, list[str]] = {name: [] for name, _ in chosen}
     shared_texts = []
-    for text in given.options:
+    for text in args.options:
         name, dot, _ = text.partition("=")[0].rpartition(".")
         if not dot:
             shared_texts.append(text)
@@ -440,13 +444,13 @@ def asked_mechanisms(
         else:
             suggestion = near_matches(name, own_options)
             raise PlanError(
-                f"{shown(text)} is for none of the compared mechanisms{suggestion}. "
+                f"{quote_public(text)} is for none of the compared mechanisms{suggestion}. "
                 f"Choose one of {', '.join(own_options)}."
             )
     shared = _parse_options(shared_texts)
     if unshared := [name for name in shared if name not in _SHARED_OPTIONS]:
         raise PlanError(
-            f"Not every mechanism has the option {shown(unshared[0])}"
+            f"Not every mechanism has the option {quote_public(unshared[0])}"
             f"{near_matches(unshared[0], _SHARED_OPTIONS)}. Say whose it is, "
             f"such as {next(iter(own_options))}.{unshared[0]}=..., or give an option of all "
             f"mechanisms: {', '.join(_SHARED_OPTIONS)}."
@@ -466,9 +470,11 @@ def _parse_options(texts: Iterable[str]) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise PlanError(f"The option {shown(text)} is not of the form NAME=VALUE. Write it like centers=tuned.")
+            raise PlanError(
+                f"The option {quote_public(text)} is not of the form NAME=VALUE. Write it like centers=tuned."
+            )
         if name in options:
-            raise PlanError(f"The option {shown(name)} occurs twice. Leave one of them out.")
+            raise PlanError(f"The option {quote_public(name)} occurs twice. Leave one of them out.")
         if name == _PROGRESS:
             raise PlanError(
                 "The option 'progress' is for Python. On the command line progress is always told. Leave it out."

@@ -7,7 +7,7 @@ import sys
 import warnings
 from pathlib import Path
 
-from engine._format import cost, remainder
+from engine._format import cost, remaining_text
 from engine.cli.arguments import add_budget_options, budget_of
 from engine.cli.output import Commands, Reply, add_command
 from engine.errors import LedgerError
@@ -20,7 +20,7 @@ from engine.publish import verify_package
 STATUS_KEYS = "dataset total spent left note counts kind rows_per_person neighbours delta exact"
 
 
-def add_keeping_commands(commands: Commands) -> None:
+def add_ledger_commands(commands: Commands) -> None:
     """Add the commands ``budget`` and ``verify``."""
     budget = commands.add_parser(
         "budget", help="create a ledger, add a dataset, change its total, show the remaining budget"
@@ -129,7 +129,7 @@ def _status(args: argparse.Namespace) -> Reply:
     datasets = Ledger(args.ledger).datasets()
     lines = []
     for row in datasets:
-        numbers = f"total {cost(row.total)}, spent {cost(row.spent)}, left {remainder(row.left)}"
+        numbers = f"total {cost(row.total)}, spent {cost(row.spent)}, left {remaining_text(row.left)}"
         lines.append(f"{row.dataset}: {row.definition.counts} {numbers}; {row.describe()}")
     return Reply(text="\n".join(lines), data={"datasets": [_status_data(row) for row in datasets]})
 

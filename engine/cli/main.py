@@ -22,11 +22,11 @@ import os
 import sys
 
 from engine.cli.app import add_studio_command
-from engine.cli.ledger import add_keeping_commands
+from engine.cli.ledger import add_ledger_commands
 from engine.cli.output import Reply, in_options
-from engine.cli.plan import add_planning_commands, add_prediction_commands
-from engine.cli.publish import add_asking_commands, add_publishing_commands
-from engine.cli.release import add_counting_commands, add_releasing_commands
+from engine.cli.plan import add_plan_commands, add_prediction_commands
+from engine.cli.publish import add_publish_commands, add_query_commands
+from engine.cli.release import add_count_commands, add_release_commands
 from engine.cli.two_stage import add_step_commands
 from engine.errors import EngineError
 from engine.progress import Bar
@@ -114,13 +114,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine", description="Differentially private query answering.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(required=True, metavar="command")
-    add_planning_commands(commands)
-    add_releasing_commands(commands)
-    add_counting_commands(commands)
-    add_asking_commands(commands)
-    add_publishing_commands(commands)
+    add_plan_commands(commands)
+    add_release_commands(commands)
+    add_count_commands(commands)
+    add_query_commands(commands)
+    add_publish_commands(commands)
     add_prediction_commands(commands)
     add_step_commands(commands)
-    add_keeping_commands(commands)
+    add_ledger_commands(commands)
     add_studio_command(commands)
     return parser

@@ -22,21 +22,28 @@ from engine.cli.arguments import (
     add_column_options,
     add_mechanism_options,
     add_workload_options,
-    asked_in,
-    asked_mechanisms,
     budget_data,
     budget_of,
     mechanism_options,
+    mechanisms_of,
     named_columns,
-    say_rows,
+    print_row_summary,
     schema_of,
+    workload_from_file,
     workload_of,
 )
 from engine.cli.output import Commands, Reply, add_command, in_options
-from engine.common_mechanism import CommonPlan, NestedPlanRule, by_ways, coarse_or_fine, nested_choices, stepwise
+from engine.common_mechanism import (
+    CommonPlan,
+    NestedPlanRule,
+    coarse_or_fine,
+    nested_choices,
+    stepwise,
+    workloads_by_way,
+)
 from engine.errors import EngineError, PlanError, SchemaError
 from engine.mechanisms import forecast, plan
-from engine.mechanisms.registry import AIMS, Usual, usual_options
+from engine.mechanisms.registry import AIMS, DefaultOptions, default_options
 from engine.plans import Plan
 from engine.publish.output_path import check_target, new_file
 from engine.release.measure import read_plan
@@ -47,7 +54,7 @@ PLAN_KEYS = (
 )
 
 
-def add_planning_commands(commands: Commands) -> None:
+def add_plan_commands(commands: Commands) -> None:
     """Add the commands ``plan``, ``forecast``, ``compare`` and ``show``."""
     plan_command = add_command(
         commands,
@@ -103,7 +110,7 @@ def _plan(args: argparse.Namespace) -> Reply:
     workload = workload_of(args)
     # aiming at published tables plans many times, which no forecast covers
     for_answers = args.aim == AIMS[0]
-    defaults = usual_options(workload, args.mechanism, options) if for_answers else Usual(options=options)
+    defaults = default_options(workload, args.mechanism, options) if for_answers else DefaultOptions(options=options)
     sources = [path for path in (args.workload, args.schema, args.reference) if path is not None]
     # an existing file may contain this plan, in which case it is left unchanged
     if not args.out.is_file():
@@ -130,7 +137,7 @@ def _holds_plan(candidate: Plan, path: Path) -> bool:
 
 def _forecast(args: argparse.Namespace) -> Reply:
     options, workload = mechanism_options(args), workload_of(args)
-    defaults = usual_options(workload, args.mechanism, options)
+    defaults = default_options(workload, args.mechanism, options)
     estimate = forecast(workload, args.mechanism, **defaults.options)
     text = f"{estimate.text}: about {estimate.seconds:.1f} s and at most {estimate.memory / 1e6:,.0f} MB"
     return Reply(
@@ -145,7 +152,7 @@ def _forecast(args: argparse.Namespace) -> Reply:
 
 
 def _compare(args: argparse.Namespace) -> Reply:
-    mechanisms, limits = asked_mechanisms(args)
+    mechanisms, limits = mechanisms_of(args)
     workload = workload_of(args)
     ranking = comparison(workload, budget_of(args, workload.schema), mechanisms, **limits, progress=args.progress)
     frame = ranking.frame.assign(status=ranking.frame["status"].map(in_options))
@@ -296,7 +303,7 @@ def _coarse_or_fine(args: argparse.Namespace) -> Reply:
             seed=args.seed,
             on_refused="drop",
             progress=args.progress,
-            intake=say_rows,
+            intake=print_row_summary,
             **columns,
         )
         decision = rule.decide(release)
@@ -327,12 +334,12 @@ def _common_plan(args: argparse.Namespace) -> CommonPlan:
     options = mechanism_options(args)
     schema = None if args.schema is None else schema_of(args.schema)
     if args.workloads is not None:
-        workloads = [asked_in(path, schema) for path in args.workloads]
+        workloads = [workload_from_file(path, schema) for path in args.workloads]
         names = [path.stem for path in args.workloads]
     else:
         if schema is None:
             raise SchemaError("--ways needs a schema with the attributes. Give it by --schema.")
-        workloads_by_name = by_ways(schema, args.ways)
+        workloads_by_name = workloads_by_way(schema, args.ways)
         workloads, names = list(workloads_by_name.values()), list(workloads_by_name)
     plans = [
         plan(workload, budget_of(args, workload.schema), args.mechanism, progress=args.progress, **options)

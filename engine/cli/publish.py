@@ -10,18 +10,18 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from engine._validation import positive
+from engine._validation import check_positive
 from engine.analysis import condition_query
 from engine.analysis.ad_hoc_queries import further_answers
 from engine.cli.arguments import (
     RELEASE_KEYS,
-    add_asked_file,
     add_release_options,
-    asked_in,
+    add_workload_file,
     form_of,
     head_of,
     release_data,
     release_of,
+    workload_from_file,
 )
 from engine.cli.output import Commands, Reply, add_command
 from engine.errors import PlanError
@@ -41,7 +41,7 @@ RULE_HELP = {
 }
 
 
-def add_publishing_commands(commands: Commands) -> None:
+def add_publish_commands(commands: Commands) -> None:
     """Add the command ``publish``."""
     command = add_command(
         commands,
@@ -96,7 +96,7 @@ def _publish(args: argparse.Namespace) -> Reply:
         raise PlanError(
             "--people says how many records to write to --records. Give --records, too, or leave --people out."
         )
-    positive("confidence", args.confidence, below=1, error=PlanError)
+    check_positive("confidence", args.confidence, below=1, error=PlanError)
     rule = QualityRule(**{name: getattr(args, name) for name in RULE_HELP})
     sources = [path for path in (args.ledger, args.measurement) if path is not None]
     check_target(args.out, keep=sources, overwrite=args.overwrite)
@@ -144,7 +144,7 @@ def _publish(args: argparse.Namespace) -> Reply:
     return Reply(text="\n".join(lines), data=data)
 
 
-def add_asking_commands(commands: Commands) -> None:
+def add_query_commands(commands: Commands) -> None:
     """Add the command ``ask``."""
     ask = add_command(
         commands,
@@ -157,7 +157,7 @@ def add_asking_commands(commands: Commands) -> None:
     what = ask.add_mutually_exclusive_group(required=True)
     what.add_argument("--where", nargs="+", metavar="CONDITION", help="such as \"age >= 30 and sex == 'F'\"")
     what.add_argument("--total", action="store_true", help="total number of records")
-    add_asked_file(ask, what)
+    add_workload_file(ask, what)
     ask.add_argument(
         "--times",
         nargs="+",
@@ -178,7 +178,7 @@ def _ask(args: argparse.Namespace) -> Reply:
     measurement = release_of(args)
     combination: dict[str, Any] | None = None
     if args.workload is not None:
-        workload = asked_in(args.workload, measurement.plan.schema)
+        workload = workload_from_file(args.workload, measurement.plan.schema)
         answers: list[Any] = further_answers(measurement, workload, args.confidence).to_dict("records")
     else:
         queries = [condition_query(measurement.plan.schema, text) for text in args.where or [""]]

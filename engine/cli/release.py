@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine._validation import positive
+from engine._validation import check_positive
 from engine.cli.arguments import (
     add_column_options,
     add_file_options,
@@ -20,14 +20,14 @@ from engine.cli.arguments import (
     form_of,
     named_columns,
     option_names,
+    print_row_summary,
     records_of,
     refuse_seed_option,
-    say_rows,
     schema_of,
 )
 from engine.cli.output import Commands, Reply, add_command
 from engine.common_mechanism import coarse_or_fine, nested_choices
-from engine.common_mechanism.two_stage_io import counted_for_steps
+from engine.common_mechanism.two_stage_io import counts_for_steps
 from engine.errors import DataError, LedgerError, PlanError, SchemaError
 from engine.ledger import Ledger, release_key
 from engine.publish import write_answers, write_package
@@ -36,7 +36,7 @@ from engine.publish.report import FORMATS
 from engine.records import Counts
 from engine.records.counts import COUNTS_ENDING
 from engine.release import Intake, measure
-from engine.release.ingest import check_records, counted_for, declare_public
+from engine.release.ingest import check_records, counts_for, declare_public
 from engine.release.measure import read_plan
 
 ANSWER_FORMATS = (*FORMATS, "zip")
@@ -46,7 +46,7 @@ OTHER_RECORDS_ADVICE = (
 )
 
 
-def add_releasing_commands(commands: Commands) -> None:
+def add_release_commands(commands: Commands) -> None:
     """Add the commands ``release``, ``rehearse`` and ``check``."""
     for name, text in (
         ("release", "spend the plan's cost once and write the answers"),
@@ -109,7 +109,7 @@ def _check(args: argparse.Namespace) -> Reply:
                 f"The column {args.count_column} holds numbers of records, not sampling weights.",
                 file=sys.stderr,
             )
-        say_rows(intake)
+        print_row_summary(intake)
         for column, reasons in intake.reasons.items():
             print(
                 f"{column}: " + ", ".join(f"{rows:,} {reason}" for reason, rows in reasons.items()),
@@ -124,7 +124,7 @@ def _release(args: argparse.Namespace) -> Reply:
     sources = [path for path in (args.plan, args.data, args.ledger) if path is not None]
     file_format = form_of(args.out, args.format, ANSWER_FORMATS)
     # checked here so that an invalid value is refused before any budget is spent
-    positive("confidence", args.confidence, below=1, error=PlanError)
+    check_positive("confidence", args.confidence, below=1, error=PlanError)
     check_target(args.out, keep=sources, overwrite=args.overwrite)
     plan, ledger = read_plan(args.plan), None if args.ledger is None else Ledger(args.ledger)
     if args.rehearsal and args.public and ledger is not None:
@@ -147,7 +147,7 @@ def _release(args: argparse.Namespace) -> Reply:
             seed=args.seed if args.rehearsal else None,
             on_refused="drop",
             progress=args.progress,
-            intake=say_rows,
+            intake=print_row_summary,
             **named_columns(args),
             **ledger_arguments,
         )
@@ -191,7 +191,7 @@ PRIVACY_NOTE = "exact and confidential: store it as securely as the records"
 COUNT_KEYS = "private out tables shards rows_in counted refused people over_cap people_over_cap"
 
 
-def add_counting_commands(commands: Commands) -> None:
+def add_count_commands(commands: Commands) -> None:
     """Add the commands ``count`` and ``counts merge``."""
     count = add_command(
         commands,
@@ -231,10 +231,10 @@ def _count(args: argparse.Namespace) -> Reply:
         )
     columns = named_columns(args) | {"progress": args.progress}
     if len(plans) == 1:
-        counts = counted_for(plans[0], records_of(args), **columns)
+        counts = counts_for(plans[0], records_of(args), **columns)
     else:
         split = nested_choices if args.chain else coarse_or_fine
-        counts = counted_for_steps(split(*plans, names=[str(path) for path in args.plan]), records_of(args), **columns)
+        counts = counts_for_steps(split(*plans, names=[str(path) for path in args.plan]), records_of(args), **columns)
     return _save(counts.as_shard(args.shard), args.out)
 
 
@@ -253,7 +253,7 @@ def _check_counts_path(out: Path) -> None:
 def _save(counts: Counts, out: Path) -> Reply:
     counts.save(out)
     intake = Intake.of(counts)
-    say_rows(intake)
+    print_row_summary(intake)
     numbers = {name: value for name, value in vars(intake).items() if name not in ("reasons", "warnings")}
     data = {
         "private": True,

@@ -17,9 +17,9 @@ from engine.cli.arguments import (
     form_of,
     named_columns,
     option_names,
+    print_row_summary,
     records_of,
     refuse_seed_option,
-    say_rows,
 )
 from engine.cli.output import Commands, Reply, add_command
 from engine.common_mechanism import NestedPlanRule, coarse_or_fine, nested_choices, stepwise
@@ -179,7 +179,7 @@ def _measure_arguments(args: argparse.Namespace) -> dict[str, Any]:
     return named_columns(args) | {
         "attempt": args.attempt,
         "progress": args.progress,
-        "intake": say_rows,
+        "intake": print_row_summary,
     }
 
 

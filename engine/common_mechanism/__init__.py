@@ -3,17 +3,17 @@
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism
 from engine.common_mechanism.common_plan import CommonPlan, coarse_or_fine, nested_choices
-from engine.common_mechanism.selection_rule import NestedPlanRule, against_coarser, by_ways, census_ages
+from engine.common_mechanism.selection_rule import NestedPlanRule, census_ages, coarse_and_fine, workloads_by_way
 
 __all__ = [
     "CommonMechanism",
     "CommonPlan",
     "LinearMechanism",
     "NestedPlanRule",
-    "against_coarser",
-    "by_ways",
     "census_ages",
+    "coarse_and_fine",
     "coarse_or_fine",
     "nested_choices",
     "stepwise",
+    "workloads_by_way",
 ]

@@ -36,8 +36,8 @@ from engine.common_mechanism.common_mechanism import RESIDUAL_TOLERANCE, CommonM
 from engine.errors import LimitExceeded
 from engine.plans import Block
 from engine.plans.blocks import noise_grid
-from engine.residuals import Axes, Complement, Lift, SplitLift, Strategy, class_rows, contract, grouped
-from engine.residuals.basis import ungrouped
+from engine.residuals import Axes, Complement, Lift, SplitLift, Strategy, class_rows, contract, group_axes
+from engine.residuals.basis import ungroup_axes
 
 # Limit of class coordinates for a dense common mechanism of two blocks, and of three or more.
 DENSE = {2: 2_000, 3: 300}
@@ -53,7 +53,7 @@ GRID_BITS = 33
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Turn:
+class Coordinates:
     """Coordinates T c of some axes: rows T, shape (r, class coordinates), right inverse ``back``."""
 
     axes: Axes
@@ -62,7 +62,7 @@ class Turn:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Rest:
+class BlockResidual:
     """Residual of a block after a look at the same space.
 
     In the coordinates `turns` the precisions of the look and of the plan are both diagonal.
@@ -76,8 +76,8 @@ class Rest:
         its information.
     """
 
-    turns: tuple[Turn, ...]
-    known: Array
+    turns: tuple[Coordinates, ...]
+    look_precision: Array
     block: Block | None
 
     def combine(self, looked: Array, answers: Array | None) -> Array:
@@ -97,9 +97,9 @@ class Rest:
         Source: algorithm 4.
         """
         sets = [t.axes for t in self.turns]
-        look_turned = contract(grouped(looked, sets), [t.rows.T for t in self.turns])
+        look_turned = contract(group_axes(looked, sets), [t.rows.T for t in self.turns])
         # for two independent unbiased estimates, precision weights have least variance
-        precision, weighted_sum = self.known, self.known * look_turned
+        precision, weighted_sum = self.look_precision, self.look_precision * look_turned
         if self.block is not None and answers is not None:
             weights = 1.0 if self.block.weights is None else self.block.weights
             precision = precision + (weights / self.block.noise) ** 2
@@ -112,7 +112,7 @@ class Rest:
             out=np.zeros_like(weighted_sum),
             where=np.broadcast_to(precision, weighted_sum.shape) > 0,
         )
-        return ungrouped(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
+        return ungroup_axes(contract(mean, [t.back.T for t in self.turns]), sets, looked.shape)
 
 
 def common_block(
@@ -144,7 +144,7 @@ def common_block(
         return _scaled(blocks)
 
 
-def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> Rest:
+def block_residual(look: Block, block: Block, max_records: int, stretch: float = 1.0) -> BlockResidual:
     """Return the residual of a plan's block after the look's block.
 
     Parameters
@@ -159,20 +159,20 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
         The blocks are not products on the same sets of axes, and are too large for dense matrices.
     """
     # in the coordinates of its own rows a block has the same precision in every direction
-    precision = 1.0 / (whole.noise * stretch) ** 2
-    products = whole.weights is None and _aligned(look, whole)
+    precision = 1.0 / (block.noise * stretch) ** 2
+    products = block.weights is None and _aligned(look, block)
     if look.weights is None and products:
-        if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)):
-            turns = tuple(Turn(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in whole.factors)
-            return _rest(max_records, whole, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
-        relatives = [_relative(s, t) for (_, s), (_, t) in zip(look.factors, whole.factors, strict=True)]
+        if all(_same(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)):
+            turns = tuple(Coordinates(axes=a, rows=_class_rows(s), back=s.pinv) for a, s in block.factors)
+            return _rest(max_records, block, turns, None, np.asarray(1.0 / look.noise**2), np.asarray(precision))
+        relatives = [_relative(s, t) for (_, s), (_, t) in zip(look.factors, block.factors, strict=True)]
         turns = tuple(
-            Turn(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(whole.factors, relatives, strict=True)
+            Coordinates(axes=a, rows=t, back=b) for (a, _), (_, t, b, _) in zip(block.factors, relatives, strict=True)
         )
         look_precision = _outer([g for *_, g in relatives]) / look.noise**2
         return _rest(
             max_records,
-            whole,
+            block,
             turns,
             [p for p, *_ in relatives],
             look_precision,
@@ -181,37 +181,38 @@ def rest(look: Block, whole: Block, max_records: int, stretch: float = 1.0) -> R
     if look.weights is not None and products:
         # the factors of a weighted look are built so that they make the blocks behind it diagonal
         inverses = [s.pinv for _, s in look.factors]
-        relative_rows = [_class_rows(s) @ b for (_, s), b in zip(whole.factors, inverses, strict=True)]
+        relative_rows = [_class_rows(s) @ b for (_, s), b in zip(block.factors, inverses, strict=True)]
         grams = [m.T @ m for m in relative_rows]
         if all(np.abs(g - np.diag(np.diag(g))).max() <= 1e-9 * np.diag(g).max() for g in grams):
             turns = tuple(
-                Turn(axes=a, rows=_class_rows(s), back=b) for (a, s), b in zip(look.factors, inverses, strict=True)
+                Coordinates(axes=a, rows=_class_rows(s), back=b)
+                for (a, s), b in zip(look.factors, inverses, strict=True)
             )
             plan_precision = _outer([np.diag(g) for g in grams]) * precision
             return _rest(max_records, look, turns, None, (look.weights / look.noise) ** 2, plan_precision)
-    look_rows, plan_rows = whole_rows(look), whole_rows(whole)
+    look_rows, plan_rows = dense_rows(look), dense_rows(block)
     P, T, right_inverse, look_precision = _relative_rows(look_rows, plan_rows)
-    axes = tuple(range(len(whole.attributes)))
-    rows = P.T @ _kronecker(whole, [s.rows for _, s in whole.factors], whole.sizes)
-    merged = Strategy(sizes=whole.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1])
+    axes = tuple(range(len(block.attributes)))
+    rows = P.T @ _kronecker(block, [s.rows for _, s in block.factors], block.sizes)
+    merged = Strategy(sizes=block.sizes, rows=rows, pinv=right_inverse, complete=len(rows) == T.shape[1])
     look_precision = look_precision / look.noise**2
     return _rest(
         max_records,
-        replace(whole, factors=((axes, merged),), weights=None),
-        (Turn(axes=axes, rows=T, back=right_inverse),),
+        replace(block, factors=((axes, merged),), weights=None),
+        (Coordinates(axes=axes, rows=T, back=right_inverse),),
         None,
         look_precision,
         np.full(look_precision.shape, precision),
     )
 
 
-def on_grid(block: Block, noise: float, max_records: int) -> Block:
+def round_noise_up(block: Block, noise: float, max_records: int) -> Block:
     """Return the block with its noise rounded up to a multiple of a fine grid step."""
     grid = noise_grid(noise, max_records * block.column_norm, GRID_BITS)
     return replace(block, noise=math.ceil(noise / grid) * grid, grid=grid)
 
 
-def whole_rows(block: Block) -> Array:
+def dense_rows(block: Block) -> Array:
     """Return M of a small block on all class coordinates, shape (measurements, coordinates)."""
     dimension = math.prod(n - 1 for n in block.sizes)
     if max(dimension, block.measurements) > 2 * DENSE[2]:
@@ -226,31 +227,33 @@ def whole_rows(block: Block) -> Array:
 def _rest(
     max_records: int,
     basis_block: Block,
-    turns: tuple[Turn, ...],
+    turns: tuple[Coordinates, ...],
     P: Sequence[Array] | None,
     look_precision: Array,
     plan_precision: Array,
-) -> Rest:
+) -> BlockResidual:
     # where the look has the same precision up to rounding, measuring again would need noise of
     # infinite deviation
     residual_precision = np.where(
         plan_precision - look_precision > RESIDUAL_TOLERANCE * plan_precision, plan_precision - look_precision, 0.0
     )
     if not residual_precision.any():
-        return Rest(turns=turns, known=look_precision, block=None)
+        return BlockResidual(turns=turns, look_precision=look_precision, block=None)
     noise = 1.0 / math.sqrt(float(residual_precision.max()))
     if residual_precision.shape == ():
-        return Rest(
+        return BlockResidual(
             turns=turns,
-            known=look_precision,
-            block=on_grid(replace(basis_block, noise=noise), noise, max_records),
+            look_precision=look_precision,
+            block=round_noise_up(replace(basis_block, noise=noise), noise, max_records),
         )
     factors = []
     for k, ((axes, s), turn) in enumerate(zip(basis_block.factors, turns, strict=True)):
         rows = s.rows if P is None else P[k].T @ s.rows
         factors.append((axes, Strategy(sizes=s.sizes, rows=rows, pinv=turn.back, complete=s.complete)))
     residual_block = replace(basis_block, factors=tuple(factors), weights=np.sqrt(residual_precision) * noise)
-    return Rest(turns=turns, known=look_precision, block=on_grid(residual_block, noise, max_records))
+    return BlockResidual(
+        turns=turns, look_precision=look_precision, block=round_noise_up(residual_block, noise, max_records)
+    )
 
 
 def _dominated(blocks: Sequence[Block]) -> Block | None:
@@ -304,7 +307,7 @@ def _two_products(one: Block, other: Block) -> Block | None:
 def _dense_common(
     blocks: Sequence[Block], centers: Sequence[Array | None], complement: Complement | None
 ) -> Block | None:
-    common_mechanism = CommonMechanism(*(LinearMechanism(whole_rows(b) / b.noise) for b in blocks))
+    common_mechanism = CommonMechanism(*(LinearMechanism(dense_rows(b) / b.noise) for b in blocks))
     if not common_mechanism.common.rank:
         return None
     sizes, S = blocks[0].sizes, common_mechanism.common.standard_rows
@@ -383,7 +386,7 @@ def _kronecker(block: Block, matrices: Sequence[Array], sizes: Sequence[int]) ->
     for matrix in matrices:
         product = np.asarray(np.kron(product, matrix), dtype=float)
     grouped_sizes = [math.prod(sizes[a] for a in axes) for axes in block.sets]
-    flat = ungrouped(product.reshape(len(product), *grouped_sizes), block.sets, sizes, 1).reshape(product.shape)
+    flat = ungroup_axes(product.reshape(len(product), *grouped_sizes), block.sets, sizes, 1).reshape(product.shape)
     return flat if block.weights is None else flat * block.weights.reshape(-1, 1)
 
 

@@ -276,7 +276,7 @@ class Recreation:
     extra: Array
 
 
-def residual(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
+def residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     """Return the mechanism that must be run after `part` to have the information of `whole`.
 
     Guarantee: the cost matrices of part and residual add up to that of `whole`, to 1e-9 of its
@@ -295,27 +295,27 @@ def residual(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     >>> residual(cells, total).rank
     2
     """
-    if not whole.answers(part):
+    if not mechanism.answers(part):
         raise PlanError("The part is not answerable from the whole, so there is no residual; choose a noisier part.")
-    return remainder(whole, part)
+    return unchecked_residual(mechanism, part)
 
 
-def remainder(whole: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
+def unchecked_residual(mechanism: LinearMechanism, part: LinearMechanism) -> LinearMechanism:
     """Return `residual` without the check that the part is answerable."""
-    G = part.whiten(part.B) @ whole.right_inverse
+    G = part.whiten(part.B) @ mechanism.right_inverse
     # the information of the part in standard coordinates, G^T G, has its spectrum in [0, 1]
-    Q, T = np.linalg.qr(G.T, mode="complete") if len(G) < whole.rank else (np.eye(whole.rank), G.T)
+    Q, T = np.linalg.qr(G.T, mode="complete") if len(G) < mechanism.rank else (np.eye(mechanism.rank), G.T)
     T = T[: len(G)]
     residual_information, P = np.linalg.eigh(np.eye(len(T)) - T @ T.T)
     # where the part has no information, off the rows of G, the residual is the full mechanism
-    rows = Q.T @ whole.standard_rows
+    rows = Q.T @ mechanism.standard_rows
     scaled_rows = np.sqrt(residual_information[residual_information > RESIDUAL_TOLERANCE])[:, None] * (
         P[:, residual_information > RESIDUAL_TOLERANCE].T @ rows[: len(T)]
     )
     return LinearMechanism(np.vstack([scaled_rows, rows[len(T) :]]))
 
 
-def recreation(whole: LinearMechanism, *parts: LinearMechanism) -> Recreation:
+def recreation(mechanism: LinearMechanism, *parts: LinearMechanism) -> Recreation:
     """Return the matrices that compute the output of `whole` from the outputs of `parts`.
 
     Guarantee: the sum of maps[p] times output p is unbiased; with additional noise N(0, extra) it
@@ -335,17 +335,21 @@ def recreation(whole: LinearMechanism, *parts: LinearMechanism) -> Recreation:
     array([[0.33333333, 0.33333333, 0.33333333]])
     """
     for part in parts:
-        _same_cells(whole, part)
+        _same_cells(mechanism, part)
     whitened = [part.whiten(part.B) for part in parts]
-    part_rows = np.vstack([np.zeros((0, whole.cells)), *whitened]) @ whole.right_inverse
+    part_rows = np.vstack([np.zeros((0, mechanism.cells)), *whitened]) @ mechanism.right_inverse
     gram = part_rows.T @ part_rows
-    distances = [whole._outside(rows).max(initial=0.0) / np.linalg.norm(rows) for rows in whitened if len(rows)]
-    if np.abs(gram - np.eye(whole.rank)).max(initial=0.0) > 1e-7 or max(distances, default=0.0) > 1e-7:
+    distances = [mechanism._outside(rows).max(initial=0.0) / np.linalg.norm(rows) for rows in whitened if len(rows)]
+    if np.abs(gram - np.eye(mechanism.rank)).max(initial=0.0) > 1e-7 or max(distances, default=0.0) > 1e-7:
         raise PlanError("The parts do not add up to the whole; run every part, and each of them once.")
-    root = whole._factors[0] * whole._lower[:, None] if whole._lower.ndim == 1 else whole._lower @ whole._factors[0]
+    root = (
+        mechanism._factors[0] * mechanism._lower[:, None]
+        if mechanism._lower.ndim == 1
+        else mechanism._lower @ mechanism._factors[0]
+    )
     weights = np.split(root @ np.linalg.solve(gram, part_rows.T), np.cumsum([len(r) for r in whitened])[:-1], axis=1)
     maps = tuple(part.whiten(w.T, transpose=True).T for part, w in zip(parts, weights, strict=True))
-    return Recreation(maps=maps, extra=whole.Sigma - root @ root.T)
+    return Recreation(maps=maps, extra=mechanism.Sigma - root @ root.T)
 
 
 def round_up(cost: float) -> float:
@@ -489,7 +493,7 @@ class CommonMechanism:
     @cached_property
     def residuals(self) -> tuple[LinearMechanism, ...]:
         """M'_i for every i, in standard form; run only the one that is chosen."""
-        return tuple(remainder(M, self.common) for M in self.mechanisms)
+        return tuple(unchecked_residual(M, self.common) for M in self.mechanisms)
 
     @property
     def saved(self) -> float:

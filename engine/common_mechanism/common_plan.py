@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 from engine._arrays import Array
 from engine._format import set_name
 from engine._untrusted import parse_json
-from engine._validation import instance
-from engine.common_mechanism.common_block import GRID_BITS, Rest, common_block, on_grid, rest
+from engine._validation import check_type
+from engine.common_mechanism.common_block import GRID_BITS, BlockResidual, block_residual, common_block, round_noise_up
 from engine.common_mechanism.common_mechanism import exact_split
 from engine.errors import PlanError
 from engine.mechanisms import load_plan
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MECHANISM = "common part"
 
 
-def price(option: Plan) -> float:
+def option_cost(option: Plan) -> float:
     """Return the cost of an option, in pcost.
 
     For the look of a later choice this is its spend, otherwise the pcost of the plan.
@@ -109,7 +109,7 @@ def _answers(plan: Plan, group: int) -> bool:
     return math.isfinite(plan.group_variance(group).total())
 
 
-def agreed_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
+def joint_split(options: Sequence[Plan], names: Sequence[str]) -> Split:
     """Return the split of all plans together; refuse plans that measure different functionals."""
     full_table_mechanisms = [p.mechanism for p in options if type(p) is not Plan]
     if full_table_mechanisms:
@@ -169,7 +169,7 @@ class Residual:
     schema: Schema
     max_records: int
     blocks: Mapping[Space, Block]
-    rests: Mapping[Space, Rest]
+    rests: Mapping[Space, BlockResidual]
     spend: float
     rows_per_person: int = 1
 
@@ -201,7 +201,7 @@ class CommonPlan:
     names: tuple[str, ...]
     look: Plan
     residuals: tuple[Residual, ...]
-    found: Mapping[Space, str]
+    matches: Mapping[Space, str]
     stretch: float
     following: CommonPlan | None = None
 
@@ -219,12 +219,12 @@ class CommonPlan:
     @property
     def saved(self) -> float:
         """Cost (pcost) of a separate look, as a share of the largest pcost of a plan."""
-        return self.look.budget.pcost / max(price(p) for p in self.options)
+        return self.look.budget.pcost / max(option_cost(p) for p in self.options)
 
     @property
     def maximal(self) -> bool:
         """Whether no larger common part exists, up to the dense solver's proven gap."""
-        return all(text in ("closed form", "dense") for text in self.found.values())
+        return all(text in ("closed form", "dense") for text in self.matches.values())
 
     @cached_property
     def hash(self) -> str:
@@ -253,7 +253,7 @@ class CommonPlan:
         """
         import pandas as pd
 
-        rows = [(n, a, b, price(p)) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
+        rows = [(n, a, b, option_cost(p)) for n, (a, b), p in zip(self.names, self.spends, self.options, strict=True)]
         return pd.DataFrame(rows, columns=["option", "shared", "own", "total"])
 
     def by_space(self) -> pd.DataFrame:
@@ -269,7 +269,7 @@ class CommonPlan:
             for space, block in plan.blocks.items():
                 look = self.look.blocks.get(space)
                 shared = 0.0 if look is None else look.pcost(plan.max_records)
-                rows.append((space, name, block.pcost(plan.max_records), shared, self.found.get(space, "not in all")))
+                rows.append((space, name, block.pcost(plan.max_records), shared, self.matches.get(space, "not in all")))
         return pd.DataFrame(rows, columns=["attributes", "option", "total", "shared", "found"])
 
     def combine(self, option: int, look: Mapping[Space, Array], answers: Mapping[Space, Array]) -> dict[Space, Array]:
@@ -356,7 +356,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     """
     names = _checked_names(options, names)
     unit = _agreed_unit(options)
-    split = agreed_split(options, names)
+    split = joint_split(options, names)
     # rounding is charged for this number of records, so the look is valid up to the smallest limit
     max_records = min(p.max_records for p in options)
     # only a space that every option measures can have a common part
@@ -364,7 +364,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     ungridded, methods = dict[Space, Block](), dict[Space, str]()
     for space in spaces:
         space_blocks = [p.blocks[space] for p in options]
-        block, methods[space] = common_block(space_blocks, split.given(space), split.complements.get(space))
+        block, methods[space] = common_block(space_blocks, split.centers_of(space), split.complements.get(space))
         if block is not None:
             ungridded[space] = block
     if not ungridded:
@@ -375,16 +375,16 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     stretch = 1.0
     for _ in range(MAX_STRETCH_STEPS):
         # the look is rounded to its grid first, and the residuals are those of the rounded look
-        look = {space: on_grid(block, block.noise * stretch, max_records) for space, block in ungridded.items()}
+        look = {space: round_noise_up(block, block.noise * stretch, max_records) for space, block in ungridded.items()}
         rests = [
-            {space: rest(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
+            {space: block_residual(block, p.blocks[space], max_records, stretch) for space, block in look.items()}
             for p in options
         ]
         residual_blocks = [
             _residual_blocks(p, plan_rests, max_records, stretch) for p, plan_rests in zip(options, rests, strict=True)
         ]
         costs = [
-            unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / price(p)
+            unit.of_person(_joint_cost([look, plan_blocks], max_records, p.joint)) / option_cost(p)
             for plan_blocks, p in zip(residual_blocks, options, strict=True)
         ]
         if max(costs) <= 1.0:
@@ -402,7 +402,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
     look_cost = cells_pcost(look, max_records) if joint else total_pcost(look, max_records)
     spends = exact_split(
         unit.of_person(look_cost),
-        [price(p) for p in options],
+        [option_cost(p) for p in options],
         own=[bool(plan_blocks) for plan_blocks in residual_blocks],
     )
     residuals = tuple(
@@ -421,7 +421,7 @@ def coarse_or_fine(*options: Plan, names: Sequence[str] | None = None) -> Common
         names=names,
         look=look_plan(options, look, spends[0][0], max_records, split, joint),
         residuals=residuals,
-        found=methods,
+        matches=methods,
         stretch=stretch,
     )
 
@@ -484,10 +484,10 @@ def _check_paths(chain: CommonPlan) -> None:
         for i, (option, residual) in enumerate(zip(choice.options, choice.residuals, strict=True)):
             joint_cost = _joint_cost([*released, residual.blocks], residual.max_records, option.joint)
             cost = option.budget.of_person(joint_cost)
-            if cost > price(option):
+            if cost > option_cost(option):
                 raise PlanError(
                     f"The steps to '{choice.names[i]}' round so often that together they cost {cost}, over the "
-                    f"{price(option)} of the plan. Lower max_records, or use coarse_or_fine."
+                    f"{option_cost(option)} of the plan. Lower max_records, or use coarse_or_fine."
                 )
         # going on measures the last residual, whichever option is reached in the end
         released.append(choice.residuals[-1].blocks)
@@ -523,13 +523,15 @@ def _agreed_unit(options: Sequence[Plan]) -> Budget:
     return unit
 
 
-def _residual_blocks(option: Plan, rests: Mapping[Space, Rest], max_records: int, stretch: float) -> dict[Space, Block]:
+def _residual_blocks(
+    option: Plan, rests: Mapping[Space, BlockResidual], max_records: int, stretch: float
+) -> dict[Space, Block]:
     """Return the blocks that remain for an option; without a look it is the plan's block."""
     blocks = {}
     for space, block in option.blocks.items():
         if space not in rests:
             # one factor for all noise, so that the shares of the blocks remain optimal
-            blocks[space] = block if stretch == 1.0 else on_grid(block, block.noise * stretch, max_records)
+            blocks[space] = block if stretch == 1.0 else round_noise_up(block, block.noise * stretch, max_records)
         elif (residual_block := rests[space].block) is not None:
             blocks[space] = residual_block
     return blocks
@@ -538,7 +540,7 @@ def _residual_blocks(option: Plan, rests: Mapping[Space, Rest], max_records: int
 def _checked_names(options: Sequence[Any], names: Sequence[str] | None) -> tuple[str, ...]:
     if len(options) < 2 or not all(isinstance(p, Plan) for p in options):
         raise PlanError(f"There are {len(options)} arguments; give at least two plans.")
-    instance("names", names, (Sequence, type(None)), give="a list of texts, one per plan", error=PlanError)
+    check_type("names", names, (Sequence, type(None)), give="a list of texts, one per plan", error=PlanError)
     if any(p.schema != options[0].schema for p in options):
         raise PlanError("The plans are for different schemas. Plan all of them with the same schema.")
     chosen = tuple(f"option {i + 1}" for i in range(len(options))) if names is None else tuple(names)

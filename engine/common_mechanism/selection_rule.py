@@ -6,7 +6,7 @@ enough cells of the primary analysis exceed the noise.  It uses noisy answers on
 post-processing and costs no privacy.  A plan has the variance of every query of the primary
 analysis, so no table of the full domain is needed.
 
-`by_ways`, `against_coarser` and `census_ages` return sets of analyses to choose from, coarse first:
+`workloads_by_way`, `coarse_and_fine` and `census_ages` return sets of analyses to choose from, coarse first:
 a mapping from name to workload, all on one schema.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 6.2.
@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine._format import set_name
-from engine._validation import instance, positive, whole
+from engine._validation import check_int, check_positive, check_type
 from engine.common_mechanism.common_mechanism import CENSUS_AGES
 from engine.common_mechanism.common_plan import CommonPlan
 from engine.errors import NotApplicable, PlanError, WorkloadError
@@ -64,13 +64,13 @@ class Decision:
 
 def check_nested_options(*, share: float, snr: float, sigmas: float) -> None:
     """Raise PlanError unless the options of a nested rule are in range."""
-    positive("share", share, most=1, error=PlanError)
-    positive("snr", snr, error=PlanError)
+    check_positive("share", share, most=1, error=PlanError)
+    check_positive("snr", snr, error=PlanError)
     if sigmas != 0:
-        positive("sigmas", sigmas, error=PlanError)
+        check_positive("sigmas", sigmas, error=PlanError)
 
 
-def stands_out(counts: Array, errors: Array, snr: float) -> Flags:
+def exceeds_noise(counts: Array, errors: Array, snr: float) -> Flags:
     """Return whether counts are at least ``snr`` standard errors; all of one shape, in counts."""
     return np.asarray(counts / errors >= snr * (1 - ROUNDING))
 
@@ -103,8 +103,8 @@ def nested_decision(
     >>> nested_decision(9 * one, 15 * one, [one, 2 * one], names=["Coarse", "Fine"], share=0.5, snr=5).sentence[:68]
     'Coarse, to be safe: 0.0% to 100.0% may stand out in Fine; the rule a'
     """
-    lower_shares = [float(stands_out(low, e, snr).mean()) for e in errors]
-    upper_shares = [float(stands_out(high, e, snr).mean()) for e in errors]
+    lower_shares = [float(exceeds_noise(low, e, snr).mean()) for e in errors]
+    upper_shares = [float(exceeds_noise(high, e, snr).mean()) for e in errors]
     shares = {f"{names[0]}, upper": upper_shares[0]}
     for name, lower, upper in zip(names[1:], lower_shares[1:], upper_shares[1:], strict=True):
         shares |= {f"{name}, lower": lower, f"{name}, upper": upper}
@@ -170,7 +170,7 @@ class NestedPlanRule:
 
     def __post_init__(self) -> None:
         give = "what coarse_or_fine() or nested_choices() returns"
-        instance("analyses", self.common, CommonPlan, give=give, error=PlanError)
+        check_type("analyses", self.common, CommonPlan, give=give, error=PlanError)
         check_nested_options(share=self.share, snr=self.snr, sigmas=self.sigmas)
         if not self.finer:
             raise NotApplicable(
@@ -243,7 +243,7 @@ class NestedPlanRule:
 
     def estimates(self, looked: Measurement) -> Array:
         """Return the look's answers to the primary queries, in counts, shape (queries,)."""
-        instance("look", looked, Measurement, give="the measurement that stepwise.look() returned", error=PlanError)
+        check_type("look", looked, Measurement, give="the measurement that stepwise.look() returned", error=PlanError)
         if looked.plan.hash != self.common.look.hash:
             raise PlanError("This measurement is of another look. Give the measurement that look() returned.")
         primary_answers = replace(looked, plan=self._look_plan)
@@ -303,7 +303,7 @@ class NestedPlanRule:
         texts = query_texts(self._look_plan, group, 0, self.groups[group].count).to_numpy(zero_copy_only=False)
         columns = {"query": texts, "answer": answer, "low": low, "high": high}
         columns |= {"snr": answer / errors, "snr_low": low / errors, "snr_high": high / errors}
-        return pd.DataFrame(columns | {"stands_out": stands_out(low, errors, self.snr)})
+        return pd.DataFrame(columns | {"stands_out": exceeds_noise(low, errors, self.snr)})
 
     @cached_property
     def _look_plan(self) -> Plan:
@@ -314,7 +314,7 @@ FEWER, PRESENT = "one attribute fewer", "present workload"
 Analyses = Mapping[str, Workload]
 
 
-def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
+def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     """Return the workload of all k-way tables for each k, in increasing order of k.
 
     Raises
@@ -329,7 +329,7 @@ def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     """
     distinct_ways = sorted(set(ways))
     for k in distinct_ways:
-        whole("way", k, 1, len(schema))
+        check_int("way", k, 1, len(schema))
     if len(distinct_ways) < 2:
         raise WorkloadError(
             f"There are fewer than two ways: {distinct_ways}. Give at least two numbers from 1 to {len(schema)}."
@@ -337,7 +337,7 @@ def by_ways(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
     return {f"{k}-way": Workload.all_ways(schema, ways=(k,), family="marginal") for k in distinct_ways}
 
 
-def against_coarser(workload: Workload) -> Analyses:
+def coarse_and_fine(workload: Workload) -> Analyses:
     """Return a coarser workload, with one attribute fewer in every group, and the workload itself.
 
     The coarser groups have the group's families on their attributes; attributes of a joint family

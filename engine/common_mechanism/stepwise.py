@@ -25,8 +25,8 @@ from dataclasses import replace
 from typing import Any, Unpack
 
 from engine._untrusted import parse_json
-from engine._validation import instance, one_of
-from engine.common_mechanism.common_plan import CommonPlan, price
+from engine._validation import check_choice, check_type
+from engine.common_mechanism.common_plan import CommonPlan, option_cost
 from engine.common_mechanism.selection_rule import Decision
 from engine.common_mechanism.two_stage_io import (
     LOOK,
@@ -37,14 +37,14 @@ from engine.common_mechanism.two_stage_io import (
     Steps,
     changed_records,
     chosen_measurement,
-    leads_on,
+    has_next_choice,
     look_measurement,
     no_counts,
+    report_separate_charges,
     step_counts,
     step_sets,
     stored_look,
     stored_rest,
-    telling_too,
     write_look,
     write_rest,
 )
@@ -54,12 +54,12 @@ from engine.ledger.balance import Fingerprint
 from engine.progress import Progress
 from engine.records import MEMORY_LIMIT, Counts, RecordKeywords, RecordOptions
 from engine.release import Intake, Measurement
-from engine.release.ingest import check_repeat, recognised, teller
+from engine.release.ingest import check_repeat, fingerprint_of, status_reporter
 from engine.release.measure import (
     Release,
     check_curve,
     check_intake,
-    left_open,
+    is_unfinished,
     refuse_ledger,
     rehearse,
 )
@@ -104,14 +104,14 @@ def look(
     returns the stored result.
     """
     give = "what coarse_or_fine() or nested_choices() returns"
-    instance("analyses", common, CommonPlan, give=give, error=PlanError)
+    check_type("analyses", common, CommonPlan, give=give, error=PlanError)
     check_intake(intake)
     options = RecordOptions(
         on_refused=on_refused or ("error" if rehearsal else "drop"),
         person=person,
         count_column=count_column,
         ignore=ignore,
-        progress=teller(progress),
+        progress=status_reporter(progress),
         memory_limit=memory_limit,
     )
     count = lambda: step_counts(common, common.look, data, options)  # noqa: E731
@@ -130,12 +130,12 @@ def look(
         if CommonPlan.from_json(common.to_json()).spends != common.spends:
             raise PlanError("These options change when they are stored in a file. Nothing was spent; please report.")
         book.status(dataset).definition.check_unit(common.look.budget)
-        _check_remaining_budget(book, dataset, 0 if is_paid else min(price(p) for p in common.options))
+        _check_remaining_budget(book, dataset, 0 if is_paid else min(option_cost(p) for p in common.options))
         for plan, residual in zip(common.options, common.residuals, strict=True) if not is_paid else ():
-            check_curve(book, dataset, [common.look.blocks, residual.blocks], price(plan))
+            check_curve(book, dataset, [common.look.blocks, residual.blocks], option_cost(plan))
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
-        records = recognised(book, dataset, counts, step_sets(common), intake)
+        records = fingerprint_of(book, dataset, counts, step_sets(common), intake)
         return lambda: book.spend(dataset=dataset, key=key, pcost=cost, plan_hash=hash_, note=LOOK, records=records)
 
     release = Release(
@@ -275,14 +275,14 @@ def finish(
     residual, rest_key = common.residuals[i], _rest_key(common, i, key, attempt)
     cost = _remaining_cost(common, i, steps.paid, attempt)
     step_hash, dataset = _hash(common, f"{REST}{i}"), steps.look.dataset
-    following = common.following if leads_on(common, i) else None
+    following = common.following if has_next_choice(common, i) else None
     sets = step_sets(following or common)
     options = RecordOptions(
         on_refused=on_refused or "drop",
         person=person,
         count_column=count_column,
         ignore=ignore,
-        progress=teller(progress),
+        progress=status_reporter(progress),
         memory_limit=memory_limit,
     )
 
@@ -306,11 +306,11 @@ def finish(
         return chosen_measurement(common, i, steps.look, {}, key=key, utc=steps.look.utc)
 
     def check(is_paid: bool) -> None:
-        one_of("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
+        check_choice("on_changed", on_changed, ("refuse", "charge"), error=PlanError)
         _check_remaining_budget(book, dataset, 0 if is_paid else cost)
         if not is_paid:
             parts = [common.look.blocks, residual.blocks] if attempt == 1 else [residual.blocks]
-            check_curve(book, dataset, parts, price(common.options[i]) if attempt == 1 else cost)
+            check_curve(book, dataset, parts, option_cost(common.options[i]) if attempt == 1 else cost)
 
     def count() -> Counts:
         return step_counts(common, residual, data, options) if residual.blocks else no_counts(common)
@@ -338,8 +338,8 @@ def finish(
                 f'the records of the look, or use on_changed="charge", which spends {max(cost, residual.pcost)!r} '
                 f"instead of {cost!r}."
             )
-        report_intake = telling_too(intake, changed, residual.pcost)
-        records = recognised(book, dataset, counts, sets, report_intake)
+        report_intake = report_separate_charges(intake, changed, residual.pcost)
+        records = fingerprint_of(book, dataset, counts, sets, report_intake)
         if not changed:
             return cost, records
         if book.find(rest_key) is None:
@@ -413,7 +413,7 @@ def resume(ledger: Book, key: str) -> Steps:
             try:
                 finished = stored_rest(book, common, i, _rest_key(common, i, key, attempt))
             except ResultLost:
-                if is_interrupted := left_open(book, _rest_key(common, i, key, attempt)):
+                if is_interrupted := is_unfinished(book, _rest_key(common, i, key, attempt)):
                     break
                 lost_attempts.append(attempt)
             attempt += 1
@@ -424,7 +424,7 @@ def resume(ledger: Book, key: str) -> Steps:
         finished=finished,
         paid=paid,
         lost=(*lost_attempts,),
-        begun=is_interrupted,
+        is_interrupted=is_interrupted,
     )
 
 
@@ -450,7 +450,7 @@ def compare_records(ledger: Book, key: str, data: Any, **keywords: Unpack[Record
             return steps
         step_key = finished.key
         chosen = common.names.index(current.choice.option) if current.choice is not None else 0
-        if not leads_on(common, chosen):
+        if not has_next_choice(common, chosen):
             # a last step without blocks measures nothing, so it has no digest
             if common.residuals[chosen].blocks:
                 check_repeat(book, book.spent(step_key), counts, step_sets(common), None, remedy=_REMEDY)

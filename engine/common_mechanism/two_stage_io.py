@@ -19,7 +19,7 @@ import numpy as np
 
 from engine._arrays import Array
 from engine._untrusted import parse_json
-from engine.common_mechanism.common_plan import CommonPlan, Residual, price
+from engine.common_mechanism.common_plan import CommonPlan, Residual, option_cost
 from engine.errors import LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
@@ -46,10 +46,10 @@ def step_counts(common: CommonPlan, part: Plan | Residual, data: Any, options: R
     return count(part, data, options, step_checks(common), step_sets(common))
 
 
-def counted_for_steps(common: CommonPlan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
+def counts_for_steps(common: CommonPlan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
     """Count a part of the records for a look and its last step; private, for the sum of all parts.
 
-    Guarantee: that of `engine.release.ingest.counted_for`; a sum of parts equals the records of the
+    Guarantee: that of `engine.release.ingest.counts_for`; a sum of parts equals the records of the
     first stage.
     """
     options = RecordOptions(on_refused="drop", **keywords)
@@ -81,7 +81,7 @@ def changed_records(book: Ledger, digest: str, counts: Counts, common: CommonPla
     return "" if same else "These are not the records that were looked at, or the ledger's key file was replaced."
 
 
-def telling_too(
+def report_separate_charges(
     intake: Callable[[Intake], object] | None, changed: str, cost: float
 ) -> Callable[[Intake], object] | None:
     """Return an intake callback that also reports why a step is charged alone."""
@@ -169,7 +169,7 @@ class Steps:
     finished: Measurement | None
     paid: Paid
     lost: tuple[int, ...] = ()
-    begun: bool = False
+    is_interrupted: bool = False
 
     @property
     def choice(self) -> Choice | None:
@@ -230,7 +230,7 @@ def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, 
     If it leads to the next choice of a chain, it is written as the look of that choice.
     """
     measurement = chosen_measurement(common, i, looked, dict(drawn), key="", utc="")
-    if leads_on(common, i) and common.following is not None:
+    if has_next_choice(common, i) and common.following is not None:
         texts = _next_step_texts(common.following, common.options[i].budget.pcost)
         _write(file, receipt, LOOK, measurement, texts | {"look.txt": looked.key})
         return
@@ -239,11 +239,11 @@ def write_rest(file: BinaryIO, common: CommonPlan, i: int, looked: Measurement, 
 
 def _next_step_texts(common: CommonPlan, spent: float) -> dict[str, str]:
     """Return the texts for the next step: the options, the cost so far and each option's total."""
-    prices = [repr(price(option)) for option in common.options]
+    prices = [repr(option_cost(option)) for option in common.options]
     return {"common.json": common.to_json(), "spent.txt": repr(spent), "prices.json": json.dumps(prices)}
 
 
-def leads_on(common: CommonPlan, i: int) -> bool:
+def has_next_choice(common: CommonPlan, i: int) -> bool:
     """Return whether an option is the look of the next choice of a chain."""
     return common.following is not None and i == len(common.options) - 1
 
@@ -298,7 +298,7 @@ def stored_look(book: Ledger, key: str, common: CommonPlan | None = None) -> tup
 
 def _stored_costs(archive: Archive, common: CommonPlan) -> Paid:
     """Return the costs in a file."""
-    spent, prices = archive.text("spent.txt").decode(), [repr(price(option)) for option in common.options]
+    spent, prices = archive.text("spent.txt").decode(), [repr(option_cost(option)) for option in common.options]
     told = [str(one) for one in parse_json(archive.text("prices.json"))]
     if not np.allclose([float(one) for one in told], [float(one) for one in prices], rtol=GUARD - 1.0, atol=0.0):
         raise ValueError("these are the prices of other plans")
@@ -311,7 +311,7 @@ def stored_rest(book: Ledger, common: CommonPlan, i: int, key: str) -> Measureme
     Raises the errors of `stored_look`.
     """
     with Archive(path=book.result_path(key)) as archive:
-        header = archive.head(key=key, format=FORMAT, step=LOOK if leads_on(common, i) else REST)
+        header = archive.head(key=key, format=FORMAT, step=LOOK if has_next_choice(common, i) else REST)
         answers = archive.answers(_answer_shapes(common.residuals[i].blocks))
         estimates = archive.estimates(_coordinate_shapes(common.options[i]))
     return Measurement(

@@ -7,7 +7,7 @@ from engine.figures.compare import (
     effort_picture,
     ranking_picture,
     ratio_picture,
-    refused,
+    refusals,
     spreads_picture,
     where_picture,
 )
@@ -70,7 +70,7 @@ __all__ = [
     "ranking_picture",
     "ratio_picture",
     "receipt_text",
-    "refused",
+    "refusals",
     "rows_picture",
     "rule_text",
     "shares_above_picture",

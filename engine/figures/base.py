@@ -52,23 +52,23 @@ def in_pcost(budget: Budget) -> str:
     return f"{cost(budget.pcost)} pcost"
 
 
-def thinned(count: int, most: int) -> npt.NDArray[np.int64]:
+def evenly_spaced(count: int, most: int) -> npt.NDArray[np.int64]:
     """Return at most ``most`` evenly spaced indices below ``count``."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(np.int64)
 
 
-def short(text: str, name: str) -> str:
+def short_query_text(text: str, name: str) -> str:
     """Return the text of a query without the attribute name that the axis title contains."""
     return text.removeprefix(name).strip().removeprefix("= ") or text
 
 
-def fitting(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
+def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
     """Return axis labels with HTML escaped, shortened if they remain distinct."""
     shortened = [text if len(text) <= most else f"{text[: most - 1]}…" for text in texts]
     return [html.escape(text) for text in (shortened if len(set(shortened)) == len(set(texts)) else texts)]
 
 
-def wrapped(text: str) -> str:
+def wrap_label(text: str) -> str:
     """Return an axis label, broken into two lines if it is long, for narrow screens.
 
     >>> wrapped("Weighted Fourier Factorizations"), wrapped("age")
@@ -88,7 +88,7 @@ TOOLBAR_HEIGHT_PX = 40  # space above a heat map for the plotly mode bar
 # the construction.
 
 
-def framed(figure: go.Figure, top: int = 0) -> go.Figure:
+def set_margins(figure: go.Figure, top: int = 0) -> go.Figure:
     """Set the margins of a figure; ``top`` in pixels replaces the default top margin."""
     has_heat_map = any(isinstance(trace, go.Heatmap) for trace in figure.data)
     top = top or (TOOLBAR_HEIGHT_PX if has_heat_map else 30)
@@ -142,7 +142,7 @@ def _overlap(first: tuple[float, float, float, float], second: tuple[float, floa
 
 
 def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, tickformat: str = "") -> go.Figure:
-    texts = fitting(labels, 2 * MAX_LINE_CHARS)
+    texts = axis_labels(labels, 2 * MAX_LINE_CHARS)
     bar = {
         "type": "bar",
         "x": list(sizes),
@@ -151,7 +151,7 @@ def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, t
         "marker": {"color": BLUE},
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    tick_texts = [wrapped(text) for text in texts]
+    tick_texts = [wrap_label(text) for text in texts]
     layout = {
         "height": 90 + (22 if tick_texts == texts else 32) * len(texts),
         "bargap": 0.3,
@@ -159,11 +159,11 @@ def bars(sizes: Sequence[float], labels: Sequence[str], axis: str, hover: str, t
         | ({} if tick_texts == texts else {"tickvals": texts, "ticktext": tick_texts}),
         "xaxis": {"title": {"text": axis}} | ({"tickformat": tickformat} if tickformat else {}),
     }
-    return framed(go.Figure([bar], layout))
+    return set_margins(go.Figure([bar], layout))
 
 
 def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, *, connected: bool) -> go.Figure:
-    texts = fitting(labels)
+    texts = axis_labels(labels)
     trace = {
         "type": "scatter",
         "x": texts,
@@ -175,10 +175,10 @@ def line(values: Array, labels: Sequence[str], axes: Sequence[str], hover: str, 
     }
     x_title, y_title = axes
     layout = {
-        "xaxis": {"type": "category", "title": {"text": fitting([x_title])[0]}, "nticks": 20},
+        "xaxis": {"type": "category", "title": {"text": axis_labels([x_title])[0]}, "nticks": 20},
         "yaxis": {"title": {"text": y_title}, "rangemode": "tozero"},
     }
-    return framed(go.Figure([trace], layout))
+    return set_margins(go.Figure([trace], layout))
 
 
 def heat_map(
@@ -188,7 +188,7 @@ def heat_map(
 
     ``looks`` are additional trace properties.
     """
-    rows, columns = (fitting(side) for side in labels)
+    rows, columns = (axis_labels(side) for side in labels)
     heat = {
         "type": "heatmap",
         "z": grid,
@@ -199,14 +199,14 @@ def heat_map(
         "hoverongaps": False,
         "hovertemplate": f"{hover}<extra></extra>",
     }
-    x_title, y_title = {"text": fitting([axes[1]])[0]}, {"text": wrapped(fitting([axes[0]])[0])}
+    x_title, y_title = {"text": axis_labels([axes[1]])[0]}, {"text": wrap_label(axis_labels([axes[0]])[0])}
     category_axis = {"type": "category", "automargin": True}
     layout = {
         "height": min(620, max(380, 140 + 18 * len(rows))),
         "xaxis": {"title": x_title, "nticks": 10} | category_axis,
         "yaxis": {"title": y_title, "nticks": 10, "autorange": "reversed"} | category_axis,
     }
-    return framed(go.Figure([heat | looks], layout))
+    return set_margins(go.Figure([heat | looks], layout))
 
 
 MAX_SIDE = 512
@@ -220,7 +220,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class MechanismStyle:
     """Plotly style of one mechanism with its options."""
 
     color: str
@@ -238,7 +238,7 @@ def mechanism_name(label: str) -> str:
     return label.split(" (", 1)[0]
 
 
-def mechanism_look(label: str) -> Look:
+def mechanism_style(label: str) -> MechanismStyle:
     """Return the style of a label in a comparison; the color depends only on the mechanism name.
 
     >>> mechanism_look("querysmasher").color == mechanism_look("querysmasher (centers=tuned)").color
@@ -252,7 +252,7 @@ def mechanism_look(label: str) -> Look:
     siblings = [other for other in variants() if mechanism_name(other) == name]
     variant = siblings.index(label) if label in siblings else len(siblings)
     style_number = position // len(COLORS) * 2 + variant
-    return Look(
+    return MechanismStyle(
         color=COLORS[position % len(COLORS)],
         dash=DASHES[style_number % len(DASHES)],
         pattern=PATTERNS[style_number % len(PATTERNS)],

@@ -16,20 +16,20 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import amount, how_many, number, set_name
+from engine._format import format_number, number, pluralize, set_name
 from engine.analysis.compare import Comparison
-from engine.analysis.error_distribution import Spread
+from engine.analysis.error_distribution import ErrorDistribution
 from engine.analysis.plan_comparison import check_same_queries, ratios
 from engine.figures.base import (
     GREY,
     Picture,
-    fitting,
-    framed,
+    axis_labels,
     heat_map,
     in_pcost,
     label_places,
-    mechanism_look,
-    wrapped,
+    mechanism_style,
+    set_margins,
+    wrap_label,
 )
 from engine.figures.errors import QUANTILES, error_grid, grid_figure, spread_axes
 from engine.mechanisms import title_of
@@ -54,24 +54,24 @@ COLUMN_TITLES = {
 }
 
 
-def ranked(found: Comparison) -> pd.DataFrame:
+def ranking(comparison: Comparison) -> pd.DataFrame:
     """Return the mechanisms with a result, best first, with columns renamed for display."""
-    successful = found.frame[found.frame["status"] == "ok"]
+    successful = comparison.frame[comparison.frame["status"] == "ok"]
     return successful.drop(columns="status").rename(columns=COLUMN_TITLES).reset_index(drop=True)
 
 
-def refused(found: Comparison) -> pd.DataFrame:
+def refusals(comparison: Comparison) -> pd.DataFrame:
     """Return the mechanisms without a result and the reasons."""
-    failed = found.frame[found.frame["status"] != "ok"]
+    failed = comparison.frame[comparison.frame["status"] != "ok"]
     titled = failed.assign(mechanism=[title_of(str(label)) for label in failed["mechanism"]])
     return titled[["mechanism", "status"]].rename(columns={"status": "reason"}).reset_index(drop=True)
 
 
-def costs(found: Comparison) -> dict[str, str]:
+def costs(comparison: Comparison) -> dict[str, str]:
     """Return the error, planning time and memory of every mechanism with a result, as text."""
     return {
-        str(row["mechanism"]): f"{amount(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
-        for _, row in found.frame[found.frame["status"] == "ok"].iterrows()
+        str(row["mechanism"]): f"{format_number(row['rmse'])} counts, {row['seconds']:.1f} s, {row['peak_mb']:,.0f} MB"
+        for _, row in comparison.frame[comparison.frame["status"] == "ok"].iterrows()
     }
 
 
@@ -86,7 +86,7 @@ def gap_words(gap: float) -> str:
     if gap < 5e-5:
         return "at the bound"
     if gap >= 1.0:
-        return f"{amount(1.0 + gap)} times the bound"
+        return f"{format_number(1.0 + gap)} times the bound"
     return f"{gap:.1%} over the bound" if gap >= 5e-4 else "less than 0.1% over the bound"
 
 
@@ -151,16 +151,16 @@ def _relative_errors(comparison: Comparison) -> _RelativeErrors:
     )
 
 
-def ranking_picture(found: Comparison) -> Picture:
+def ranking_picture(comparison: Comparison) -> Picture:
     """Return a dot plot of errors relative to the lower bound for matrix mechanisms, best first."""
-    table, relative = ranked(found), _relative_errors(found)
+    table, relative = ranking(comparison), _relative_errors(comparison)
     traces: list[dict[str, Any]] = []
     rows: dict[str, str] = {}
     gaps = dict(zip(table["mechanism"], table["over the bound"], strict=True))
     for label in relative.near:
-        style, text = mechanism_look(label), fitting([title_of(label)])[0]
-        error_text = f"{amount(relative.sizes[label])} counts, {gap_words(float(gaps[label]))}"
-        rows[text] = f"{wrapped(text)}<br>{error_text.replace(' over the bound', ' over')}"
+        style, text = mechanism_style(label), axis_labels([title_of(label)])[0]
+        error_text = f"{format_number(relative.sizes[label])} counts, {gap_words(float(gaps[label]))}"
+        rows[text] = f"{wrap_label(text)}<br>{error_text.replace(' over the bound', ' over')}"
         stem = {"x": [1.0, relative.over[label]], "y": [text] * 2, "mode": "lines", "line": {"color": GREY, "width": 2}}
         mark = {
             "x": [relative.over[label]],
@@ -186,11 +186,11 @@ def ranking_picture(found: Comparison) -> Picture:
         "showlegend": False,
     }
     best = min(relative.sizes, key=lambda label: relative.over[label])
-    claim = f", {gap_words(float(gaps[best]))}" if found.bound > 0 else ""
+    claim = f", {gap_words(float(gaps[best]))}" if comparison.bound > 0 else ""
     tied = [
         label for label in relative.sizes if relative.over[label] <= relative.over[best] * (1.0 + EQUAL_ERROR_TOLERANCE)
     ]
-    number = how_many(len(table), "mechanism")
+    number = pluralize(len(table), "mechanism")
     headline = f"{title_of(best)} is the most exact of {number}"
     if len(tied) > 1:
         headline = (
@@ -200,23 +200,23 @@ def ranking_picture(found: Comparison) -> Picture:
         )
     return Picture(
         title="Who answers these queries best",
-        figure=framed(go.Figure(traces, layout)),
+        figure=set_margins(go.Figure(traces, layout)),
         table=table.assign(mechanism=[title_of(str(label)) for label in table["mechanism"]]),
-        alt=f"{headline} with {amount(relative.sizes[best])} counts{claim}.",
-        note=" ".join(filter(None, [relative.folded(), found.statement])),
+        alt=f"{headline} with {format_number(relative.sizes[best])} counts{claim}.",
+        note=" ".join(filter(None, [relative.folded(), comparison.statement])),
     )
 
 
-def effort_picture(found: Comparison) -> Picture:
+def effort_picture(comparison: Comparison) -> Picture:
     """Return a scatter plot of relative error against planning time, one marker per mechanism."""
-    table, relative = ranked(found).set_index("mechanism"), _relative_errors(found)
+    table, relative = ranking(comparison).set_index("mechanism"), _relative_errors(comparison)
     height = max(300, 110 + 50 * len(relative.near))
     margin, times = (
         0.15 * (relative.reach - 1.0),
         [math.log10(float(table["seconds"][label])) for label in relative.near],
     )
     x_range = [min(times, default=0.0) - 0.4, max(times, default=0.0) + 0.4]
-    texts = [wrapped(fitting([title_of(label)])[0]) for label in relative.near]
+    texts = [wrap_label(axis_labels([title_of(label)])[0]) for label in relative.near]
     text_positions = label_places(
         [(time - x_range[0]) / (x_range[1] - x_range[0]) * MIN_PLOT_WIDTH_PX for time in times],
         [
@@ -228,7 +228,7 @@ def effort_picture(found: Comparison) -> Picture:
     )
     traces = []
     for label, text, text_position in zip(relative.near, texts, text_positions, strict=True):
-        style, seconds = mechanism_look(label), float(table["seconds"][label])
+        style, seconds = mechanism_style(label), float(table["seconds"][label])
         mark = {
             "type": "scatter",
             "x": [seconds],
@@ -255,19 +255,19 @@ def effort_picture(found: Comparison) -> Picture:
     rows = [(title_of(label), float(table["seconds"][label]), relative.over[label]) for label in table.index]
     return Picture(
         title="What exactness costs in time",
-        figure=framed(go.Figure(traces, layout)),
+        figure=set_margins(go.Figure(traces, layout)),
         table=pd.DataFrame(rows, columns=["mechanism", "seconds", relative.axis]),
         alt=f"{title_of(fastest)} is the quickest of those drawn." if fastest else "None is near enough to be drawn.",
         note="Further down is more exact, further left is quicker. " + relative.folded(),
     )
 
 
-def where_picture(found: Comparison, workload: Workload) -> Picture:
+def where_picture(comparison: Comparison, workload: Workload) -> Picture:
     """Return a heat map of the RMSE of each group, relative to the best mechanism for the group."""
-    relative = _relative_errors(found)
-    labels = [label for label in (*relative.near, *relative.far) if label in found.groups]
+    relative = _relative_errors(comparison)
+    labels = [label for label in (*relative.near, *relative.far) if label in comparison.groups]
     n_drawn = max(1, sum(label in relative.near for label in labels))
-    errors = np.array([found.groups[label] for label in labels])
+    errors = np.array([comparison.groups[label] for label in labels])
     with np.errstate(invalid="ignore", divide="ignore"):
         loss_ratios = np.where(errors > 0.0, errors / errors.min(axis=0), 1.0)
     worst = np.minimum(np.nan_to_num(loss_ratios[:n_drawn], nan=MAX_NAMED_RATIO), MAX_NAMED_RATIO).max(axis=0)
@@ -285,8 +285,8 @@ def where_picture(found: Comparison, workload: Workload) -> Picture:
     figure.update_traces(zmin=1.0, zmax=max(1.1, min(MAX_DRAWN_RATIO, float(np.nanmax(shown)))), customdata=shown)
     if len(shown_groups) <= 12:
         figure.update_traces(text=[[f"{x:.2f}" for x in row] for row in shown], texttemplate="%{text}")
-    rows = fitting(titles[:n_drawn])
-    figure.update_yaxes(tickvals=rows, ticktext=[wrapped(row) for row in rows])
+    rows = axis_labels(titles[:n_drawn])
+    figure.update_yaxes(tickvals=rows, ticktext=[wrap_label(row) for row in rows])
     figure.update_layout(height=min(620, 190 + 34 * n_drawn))
     table = pd.DataFrame({"group": names} | {title: loss_ratios[k] for k, title in enumerate(titles)})
     wins = np.isclose(loss_ratios, 1.0, rtol=TIE_TOLERANCE).sum(axis=1)
@@ -302,18 +302,18 @@ def where_picture(found: Comparison, workload: Workload) -> Picture:
     )
 
 
-def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost) -> Picture:
+def budgets_picture(comparison: Comparison, budget: Budget, say: Callable[[Budget], str] = in_pcost) -> Picture:
     """Return the errors of all mechanisms at other budgets, in counts, one line per mechanism.
 
     ``say`` formats a budget.  The custom data of a marker is (budget text, mechanism label, pcost).
     """
-    relative = _relative_errors(found)
+    relative = _relative_errors(comparison)
     pcosts = [float(pcost) for pcost in budget.pcost * np.logspace(-1.0, 1.0, 9)]
     budget_texts = [say(budget.at(pcost)) for pcost in pcosts]
     pure = "" if budget.pure_epsilon is None else ", which is twice the epsilon,"
     figure, table = go.Figure(), {"budget": budget_texts, "pcost": pcosts}
     for label in relative.near:
-        style, text = mechanism_look(label), fitting([title_of(label)])[0]
+        style, text = mechanism_style(label), axis_labels([title_of(label)])[0]
         table[title_of(label)] = relative.sizes[label] * np.sqrt(budget.pcost / np.array(pcosts))
         figure.add_scatter(
             x=pcosts,
@@ -330,7 +330,7 @@ def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], s
     figure.update_layout(height=380, legend={"orientation": "h", "y": -0.25})
     return Picture(
         title="Error at other budgets",
-        figure=framed(figure),
+        figure=set_margins(figure),
         table=pd.DataFrame(table),
         alt=f"Four times the pcost{pure} halves the error of every mechanism, so their order is the same at every "
         "budget of this kind.",
@@ -338,13 +338,13 @@ def budgets_picture(found: Comparison, budget: Budget, say: Callable[[Budget], s
     )
 
 
-def spreads_picture(spreads: Mapping[str, Spread]) -> Picture:
+def spreads_picture(spreads: Mapping[str, ErrorDistribution]) -> Picture:
     """Return the cumulative distributions of standard errors, one line per mechanism."""
     distributions = {label: distribution.thinned() for label, distribution in spreads.items()}
     figure = go.Figure()
     for position, (label, distribution) in enumerate(distributions.items()):
-        style, finite = mechanism_look(label), distribution.errors[np.isfinite(distribution.errors)]
-        text = fitting([title_of(label)])[0]
+        style, finite = mechanism_style(label), distribution.errors[np.isfinite(distribution.errors)]
+        text = axis_labels([title_of(label)])[0]
         line_style = {"color": style.color, "dash": style.dash, "width": 2.5, "shape": "hv"}
         figure.add_scatter(
             # Single precision suffices for drawing and halves the size.
@@ -383,11 +383,11 @@ def spreads_picture(spreads: Mapping[str, Spread]) -> Picture:
     best_tail = min(distributions, key=lambda label: distributions[label].quantile(0.95))
     return Picture(
         title="How standard errors spread over the queries",
-        figure=framed(figure),
+        figure=set_margins(figure),
         table=table,
-        alt=f"Half of the queries are within {amount(distributions[best_median].quantile(0.5))} counts under "
+        alt=f"Half of the queries are within {format_number(distributions[best_median].quantile(0.5))} counts under "
         f"{title_of(best_median)}, the smallest such number; 95% are within "
-        f"{amount(distributions[best_tail].quantile(0.95))} counts under {title_of(best_tail)}.",
+        f"{format_number(distributions[best_tail].quantile(0.95))} counts under {title_of(best_tail)}.",
         note="A line further left is better. " + next(iter(distributions.values())).how,
     )
 
@@ -402,7 +402,7 @@ def ratio_picture(
     errors = [grid.standard_errors(plan) for plan in (first, second)]
     error_ratios = ratios(*errors)
     figure = grid_figure(grid, error_ratios, f"{html.escape(first_name)} / {html.escape(second_name)}", "")
-    shown = error_ratios[grid.kept]
+    shown = error_ratios[grid.shown]
     if len(grid.axes) > 1:
         log_range = max(float(np.abs(np.log2(shown[(shown > 0) & np.isfinite(shown)])).max(initial=0.0)), 0.01)
         ticks = [2.0 ** (log_range * k / 2) for k in range(-2, 3)]
@@ -423,7 +423,7 @@ def ratio_picture(
         figure.add_hline(y=1.0, line={"color": GREY, "dash": "dash"})
     worse, better = float(np.mean(shown > 1.0 + 1e-6)), float(np.mean(shown < 1.0 - 1e-6))
     columns = {
-        f"standard error, {label}": e[grid.kept] for label, e in zip((first_name, second_name), errors, strict=True)
+        f"standard error, {label}": e[grid.shown] for label, e in zip((first_name, second_name), errors, strict=True)
     }
     return Picture(
         title=f"{first_name} against {second_name}: ratio of standard errors of "
@@ -431,7 +431,7 @@ def ratio_picture(
         figure=figure,
         table=pd.DataFrame(grid.columns() | columns | {"ratio": shown}),
         alt=f"Of {shown.size:,} {grid.what}, {first_name} is less exact for {worse:.1%} and more exact for "
-        f"{better:.1%}; the ratio goes from {amount(float(shown.min()))} to {amount(float(shown.max()))}.",
+        f"{better:.1%}; the ratio goes from {format_number(float(shown.min()))} to {format_number(float(shown.max()))}.",
         note=f"Above 1, in vermilion on a map, {first_name} has the larger error; below 1, in blue, "
         f"{second_name} has. {grid.note}",
     )

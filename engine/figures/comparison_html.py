@@ -7,10 +7,10 @@ import math
 
 import pandas as pd
 
-from engine._format import amount, how_many, number
+from engine._format import format_number, number, pluralize
 from engine.analysis.compare import Comparison
 from engine.figures.base import Picture
-from engine.figures.compare import budgets_picture, effort_picture, ranking_picture, refused, where_picture
+from engine.figures.compare import budgets_picture, effort_picture, ranking_picture, refusals, where_picture
 from engine.privacy import Budget
 from engine.workload import Workload
 
@@ -21,7 +21,7 @@ STYLE = (
 )
 
 
-def comparison_page(found: Comparison, workload: Workload, budget: Budget) -> str:
+def comparison_page(comparison: Comparison, workload: Workload, budget: Budget) -> str:
     """Return a comparison as an HTML page: request, ranking, planning time and errors by group.
 
     All names are HTML-escaped.  The page contains no numbers computed from records.
@@ -30,15 +30,15 @@ def comparison_page(found: Comparison, workload: Workload, budget: Budget) -> st
         "<!doctype html><html lang='en'><head><meta charset='utf-8'><title>Comparison of mechanisms</title>",
         f"<style>{STYLE}</style></head><body><h1>Comparison of mechanisms</h1>",
         _text(
-            f"{how_many(workload.queries, 'query', 'queries')} in {how_many(len(workload.groups), 'group')} on "
-            f"{how_many(len(workload.schema), 'attribute')}. Plans hold no data, and none was read for this page."
+            f"{pluralize(workload.queries, 'query', 'queries')} in {pluralize(len(workload.groups), 'group')} on "
+            f"{pluralize(len(workload.schema), 'attribute')}. Plans hold no data, and none was read for this page."
         ),
         _text(budget.describe()),
     ]
-    if found.plans:
-        pictures = (ranking_picture(found), effort_picture(found), where_picture(found, workload))
-        pieces += [_section(picture) for picture in (*pictures, budgets_picture(found, budget))]
-    if len(reasons := refused(found)):
+    if comparison.plans:
+        pictures = (ranking_picture(comparison), effort_picture(comparison), where_picture(comparison, workload))
+        pieces += [_section(picture) for picture in (*pictures, budgets_picture(comparison, budget))]
+    if len(reasons := refusals(comparison)):
         pieces.append(_table("Without a result", reasons))
     return "\n".join([*pieces, "</body></html>", ""])
 
@@ -58,7 +58,7 @@ def _table(title: str, table: pd.DataFrame) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, float):
-        return "" if math.isnan(value) else amount(value)
+        return "" if math.isnan(value) else format_number(value)
     return html.escape(number(value) if isinstance(value, int) and not isinstance(value, bool) else str(value))
 
 

@@ -18,19 +18,19 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import how_many, number, set_name
+from engine._format import number, pluralize, set_name
 from engine.figures.base import (
     BLUE,
     GREY,
     MAX_SIDE,
     TOOLBAR_HEIGHT_PX,
     Picture,
+    axis_labels,
     bars,
-    fitting,
-    framed,
+    evenly_spaced,
     heat_map,
-    short,
-    thinned,
+    set_margins,
+    short_query_text,
 )
 from engine.figures.plans import MAX_BARS
 from engine.plans import Plan
@@ -55,7 +55,7 @@ def domain_picture(schema: Schema) -> Picture:
         title="Cells of every attribute",
         figure=figure,
         table=table,
-        alt=f"Bars of the cells of {how_many(len(schema), 'attribute')}; the largest, {largest.name}, has "
+        alt=f"Bars of the cells of {pluralize(len(schema), 'attribute')}; the largest, {largest.name}, has "
         f"{largest.size:,}.",
         note=f"The first {MAX_BARS} attributes are drawn; the table has all." if len(schema) > MAX_BARS else "",
     )
@@ -75,14 +75,17 @@ def family_picture(schema: Schema, group: Group, part: int = 0, query: int = 0) 
         alt = f"{int(np.count_nonzero(grid)):,} of {grid.size:,} cells drawn are counted by the query {text}."
         complete = grid.size == math.prod(part_queries.sizes)
     else:
-        positions = thinned(part_queries.count, MAX_ROWS)
+        positions = evenly_spaced(part_queries.count, MAX_ROWS)
         grid = np.concatenate(
             [part_queries.family.rows(part_queries.sizes, int(i), int(i) + 1)[:, :MAX_SIDE] for i in positions]
         )
         cells = [columns[0].label(i) if len(columns) == 1 else str(i) for i in range(grid.shape[1])]
         name = set_name(c.name for c in columns)
-        labels = [[short(part_queries.family.text(columns, int(i)) or "all records", name) for i in positions], cells]
-        count_text, axes = how_many(part_queries.count, "query", "queries"), ["query", f"cell of {name}"]
+        labels = [
+            [short_query_text(part_queries.family.text(columns, int(i)) or "all records", name) for i in positions],
+            cells,
+        ]
+        count_text, axes = pluralize(part_queries.count, "query", "queries"), ["query", f"cell of {name}"]
         title = f"{part_queries.family.name} on {name}: {count_text}"
         alt = f"{len(positions):,} of {count_text} as rows; coloured cells of {name} are counted."
         complete = len(positions) == part_queries.count and grid.shape[1] == math.prod(part_queries.sizes)
@@ -109,7 +112,7 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     chosen : maps an attribute to its first and last selected cell, inclusive.
     """
     names = list(chosen)
-    cells = [thinned(schema[name].size, MAX_SIDE) for name in names]
+    cells = [evenly_spaced(schema[name].size, MAX_SIDE) for name in names]
     is_chosen = [(first <= c) & (c <= last) for c, (first, last) in zip(cells, chosen.values(), strict=True)]
     labels = [[schema[name].label(int(i)) for i in c] for name, c in zip(names, cells, strict=True)]
     is_single = len(names) == 1
@@ -117,11 +120,11 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
         _bars(names[0], cells[0], is_chosen[0], labels[0]) if is_single else _plane(cells, is_chosen, labels)
     )
     for axis, name, c in zip("x" if is_single else "yx", names, cells, strict=True):
-        ticks = thinned(len(c), DOMAIN_TICKS)
+        ticks = evenly_spaced(len(c), DOMAIN_TICKS)
         layout[f"{axis}axis"] = {
-            "title": {"text": fitting([name])[0]},
+            "title": {"text": axis_labels([name])[0]},
             "tickvals": [int(c[i]) for i in ticks],
-            "ticktext": fitting([schema[name].label(int(c[i])) for i in ticks]),
+            "ticktext": axis_labels([schema[name].label(int(c[i])) for i in ticks]),
             "range": [-0.5, schema[name].size - 0.5] if axis == "x" else [schema[name].size - 0.5, -0.5],
             "automargin": True,
             "ticklabeloverflow": "allow",
@@ -133,9 +136,9 @@ def range_picture(schema: Schema, chosen: Mapping[str, Run]) -> Picture:
     ends = {name: [schema[name].label(i) for i in run] for name, run in chosen.items()}
     return Picture(
         title=f"Cells of {' and '.join(names)}",
-        figure=framed(go.Figure([trace], layout), top=TOOLBAR_HEIGHT_PX),
+        figure=set_margins(go.Figure([trace], layout), top=TOOLBAR_HEIGHT_PX),
         table=pd.DataFrame({"end of the range": ["first cell", "last cell"]} | ends),
-        alt=f"{number(n_chosen)} of {how_many(schema.cells(names), 'cell')} chosen: {text}.",
+        alt=f"{number(n_chosen)} of {pluralize(schema.cells(names), 'cell')} chosen: {text}.",
         note="" if complete else f"At most {MAX_SIDE} evenly spaced cells a side are drawn.",
     )
 
@@ -161,7 +164,7 @@ def plane_picture(schema: Schema, group: Group, query: int) -> Picture:
     if len(group.attributes) != 2:
         raise ValueError("a plane needs a group on two attributes")
     columns = [schema[name] for name in group.attributes]
-    cells = [thinned(c.size, MAX_SIDE) for c in columns]
+    cells = [evenly_spaced(c.size, MAX_SIDE) for c in columns]
     grid = _coefficients(group, query)[np.ix_(*cells)]
     labels = [[c.label(int(i)) for i in indices] for c, indices in zip(columns, cells, strict=True)]
     text = Workload(schema, (group,)).describe(query)
@@ -223,7 +226,7 @@ def _bars(name: str, cells: Any, is_chosen: Any, labels: Sequence[str]) -> _Trac
 
 
 def _plane(cells: Sequence[Any], is_chosen: Sequence[Any], labels: Sequence[Sequence[str]]) -> _TraceAndLayout:
-    rows, columns = (fitting(side) for side in labels)
+    rows, columns = (axis_labels(side) for side in labels)
     heat = {
         "type": "heatmap",
         "z": np.multiply.outer(is_chosen[0], is_chosen[1]).astype(int),
@@ -267,7 +270,7 @@ def factor_names(plan: Plan, key: Space) -> list[str]:
     """Return texts with the attributes and shapes of the Kronecker factors of a block."""
     block = plan.blocks[key]
     return [
-        f"{set_name(block.attributes[a] for a in axes)}: {how_many(len(s.rows), 'row')} on {how_many(s.cells, 'cell')}"
+        f"{set_name(block.attributes[a] for a in axes)}: {pluralize(len(s.rows), 'row')} on {pluralize(s.cells, 'cell')}"
         for axes, s in block.factors
     ]
 
@@ -276,7 +279,7 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of one factor of a strategy matrix, at most 80 x 80."""
     rows, labels, name = _factor(plan, key, factor)
     m, n = rows.shape
-    row_indices, cell_indices = thinned(m, SIDE), thinned(n, SIDE)
+    row_indices, cell_indices = evenly_spaced(m, SIDE), evenly_spaced(n, SIDE)
     shown = rows[np.ix_(row_indices, cell_indices)]
     numbers = [f"row {int(i) + 1}" for i in row_indices]
     cells = [labels[int(i)] for i in cell_indices]
@@ -295,7 +298,7 @@ def rows_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         title=f"What is measured on {name}",
         figure=figure,
         table=table,
-        alt=f"{how_many(m, 'row')} on {how_many(n, 'cell')} of {name}; a record moves up to "
+        alt=f"{pluralize(m, 'row')} on {pluralize(n, 'cell')} of {name}; a record moves up to "
         f"{max_rows_per_cell:,} of the {m:,} numbers.",
         note=f"One row is one noisy number. {_thinning_note(m, n)}".strip(),
     )
@@ -305,7 +308,7 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
     """Return a heat map of the Gram matrix, rows^T rows, of one factor of a strategy matrix."""
     rows, labels, name = _factor(plan, key, factor)
     n = rows.shape[1]
-    cell_indices = thinned(n, SIDE)
+    cell_indices = evenly_spaced(n, SIDE)
     shown = rows[:, cell_indices].T @ rows[:, cell_indices]
     cells = [labels[int(i)] for i in cell_indices]
     axes = [f"cell of {name}", f"cell of {name}"]
@@ -318,7 +321,7 @@ def gram_picture(plan: Plan, key: Space, factor: int = 0) -> Picture:
         title=f"Gram matrix of the strategy on {name}",
         figure=figure,
         table=table,
-        alt=f"{how_many(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to {diagonal.max():.3f}. A cell's "
+        alt=f"{pluralize(n, 'cell')}; the diagonal goes from {diagonal.min():.3f} to {diagonal.max():.3f}. A cell's "
         "entry on it is what one of its records costs, and the largest one sets the price.",
         note=f"Entry (c, d) is the inner product of what a record in c and one in d move. "
         f"{_thinning_note(1, n)}".strip(),

@@ -14,10 +14,21 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import amount, how_many, set_name
+from engine._format import format_number, pluralize, set_name
 from engine.analysis import group_table
-from engine.analysis.error_distribution import spread
-from engine.figures.base import BLUE, MAX_SIDE, ORANGE, Picture, bars, framed, heat_map, line, short, thinned
+from engine.analysis.error_distribution import error_distribution
+from engine.figures.base import (
+    BLUE,
+    MAX_SIDE,
+    ORANGE,
+    Picture,
+    bars,
+    evenly_spaced,
+    heat_map,
+    line,
+    set_margins,
+    short_query_text,
+)
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range, Workload
 
@@ -69,7 +80,7 @@ def pairs_picture(plan: Plan) -> Picture:
         figure=figure,
         table=pd.DataFrame(grid, columns=names).assign(attribute=names).set_index("attribute").reset_index(),
         alt=f"{set_name([n for n in names if n in pair])} is the least exact pair, "
-        f"with {amount(worst[pair][0])} counts.",
+        f"with {format_number(worst[pair][0])} counts.",
         note="On the diagonal stand attributes alone; what is not asked is empty. Choose a cell to look at its group.",
     )
 
@@ -80,13 +91,13 @@ def error_picture(
     """Return the standard errors of the queries of a group, in counts; see `error_grid`."""
     grid = error_grid(plan.workload, group, across, fixed)
     errors = grid.standard_errors(plan)
-    shown = errors[grid.kept]
-    extent = f"standard errors from {amount(float(shown.min()))} to {amount(float(shown.max()))} counts."
+    shown = errors[grid.shown]
+    extent = f"standard errors from {format_number(float(shown.min()))} to {format_number(float(shown.max()))} counts."
     return Picture(
         title=f"Standard error of {f'all {grid.what}' if grid.axes else grid.what}",
         figure=grid_figure(grid, errors, "standard error", "counts"),
         table=pd.DataFrame(grid.columns() | {"standard error": shown}),
-        alt=f"{shown.size:,} {grid.what}: {extent}" if grid.axes else f"It is {amount(float(shown[0]))} counts.",
+        alt=f"{shown.size:,} {grid.what}: {extent}" if grid.axes else f"It is {format_number(float(shown[0]))} counts.",
         note=grid.note,
     )
 
@@ -109,9 +120,9 @@ def grid_figure(grid: Grid, values: Array, quantity: str, unit: str) -> go.Figur
 
 def spread_picture(plan: Plan, tolerance: float) -> Picture:
     """Return the cumulative distribution of standard errors, with a line at a tolerance."""
-    distribution = spread(plan)
+    distribution = error_distribution(plan)
     finite = distribution.errors[np.isfinite(distribution.errors)]
-    indices = thinned(len(finite), MAX_POINTS // 10)
+    indices = evenly_spaced(len(finite), MAX_POINTS // 10)
     shares = {
         "type": "scatter",
         "x": finite[indices],
@@ -128,15 +139,15 @@ def spread_picture(plan: Plan, tolerance: float) -> Picture:
     name = {"x": annotation_x, "y": 1.02, "yref": "paper", "yanchor": "bottom", "showarrow": False}
     layout = {
         "shapes": [limit | {"line": {"color": ORANGE, "dash": "dash"}}],
-        "annotations": [name | {"text": f"tolerance {amount(tolerance)}"}],
+        "annotations": [name | {"text": f"tolerance {format_number(tolerance)}"}],
     }
     rows = [(f"{q:.0%}", distribution.quantile(q)) for q in QUANTILES]
     return Picture(
         title="How many queries are good enough",
-        figure=framed(go.Figure([shares], layout | spread_axes(wide=is_log))),
+        figure=set_margins(go.Figure([shares], layout | spread_axes(wide=is_log))),
         table=pd.DataFrame(rows, columns=["share of queries", "standard error at most"]),
-        alt=f"{distribution.within(tolerance):.1%} of {how_many(plan.workload.queries, 'query', 'queries')} "
-        f"{'has' if plan.workload.queries == 1 else 'have'} a standard error of {amount(tolerance)} counts or less.",
+        alt=f"{distribution.within(tolerance):.1%} of {pluralize(plan.workload.queries, 'query', 'queries')} "
+        f"{'has' if plan.workload.queries == 1 else 'have'} a standard error of {format_number(tolerance)} counts or less.",
         note=distribution.how,
     )
 
@@ -173,7 +184,7 @@ class Grid:
     group: int
     axes: tuple[str, ...]
     labels: tuple[tuple[str, ...], ...]
-    kept: npt.NDArray[np.bool_]
+    shown: npt.NDArray[np.bool_]
     index: tuple[Positions, ...]
     what: str
     hover: str
@@ -182,18 +193,18 @@ class Grid:
 
     def standard_errors(self, plan: Plan) -> Array:
         """Return standard errors in counts, shape of the grid; NaN for cells without a query."""
-        out = np.full(self.kept.shape, np.nan)
+        out = np.full(self.shown.shape, np.nan)
         if not self.index:
             out[...] = np.sqrt(plan.variances(self.group)[0])
         else:
-            out[self.kept] = np.sqrt(plan.group_variance(self.group).at(self.index))
+            out[self.shown] = np.sqrt(plan.group_variance(self.group).at(self.index))
         return out
 
     def columns(self) -> dict[str, list[str]]:
         """Return the labels of the queries for a table, one column per axis."""
         if not self.axes:
             return {"query": ["all records"]}
-        positions = np.nonzero(self.kept)
+        positions = np.nonzero(self.shown)
         names = self.axes if len(self.axes) > 1 else ("query",)
         return {
             name: [texts[i] for i in indices]
@@ -213,7 +224,7 @@ def error_grid(
     """
     queries = workload.groups[group]
     if not queries.parts:
-        return Grid(group=group, axes=(), labels=(), kept=np.ones((), bool), index=(), what="the total", hover="")
+        return Grid(group=group, axes=(), labels=(), shown=np.ones((), bool), index=(), what="the total", hover="")
     drawn_parts = tuple(across) if across is not None else tuple(range(min(2, len(queries.parts))))
     fixed_queries = list(fixed) if fixed is not None else [0] * len(queries.parts)
     fixed_texts = [
@@ -223,11 +234,11 @@ def error_grid(
     if len(drawn_parts) == 1 and isinstance(queries.parts[drawn_parts[0]].family, (Range, Circular)):
         return _range_grid(workload, group, drawn_parts[0], fixed_queries, suffix)
     max_points = MAX_POINTS if len(drawn_parts) == 1 else MAX_SIDE
-    indices = [thinned(queries.parts[p].count, max_points) for p in drawn_parts]
+    indices = [evenly_spaced(queries.parts[p].count, max_points) for p in drawn_parts]
     mesh = np.meshgrid(*indices, indexing="ij")
     names = [_part_name(queries, p) for p in drawn_parts]
     labels = [
-        tuple(short(part_text(workload, queries, p, int(i)), name) for i in positions)
+        tuple(short_query_text(part_text(workload, queries, p, int(i)), name) for i in positions)
         for p, positions, name in zip(drawn_parts, indices, names, strict=True)
     ]
     complete = all(len(c) == queries.parts[p].count for p, c in zip(drawn_parts, indices, strict=True))
@@ -236,7 +247,7 @@ def error_grid(
         group=group,
         axes=tuple(f"query on {name}" for name in names),
         labels=tuple(labels),
-        kept=np.ones(mesh[0].shape, bool),
+        shown=np.ones(mesh[0].shape, bool),
         index=_part_positions(
             fixed_queries, {p: positions.ravel() for p, positions in zip(drawn_parts, mesh, strict=True)}
         ),
@@ -252,7 +263,7 @@ def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequen
     queries = workload.groups[group]
     name, n = queries.attributes[queries.parts[part].axes[0]], queries.parts[part].sizes[0]
     circular = isinstance(queries.parts[part].family, Circular)
-    cells = thinned(n, MAX_SIDE)
+    cells = evenly_spaced(n, MAX_SIDE)
     first, second = np.meshgrid(cells, cells, indexing="ij")
     is_query = np.ones(first.shape, bool) if circular else first <= second
     query = first * n + second if circular else first * n - first * (first - 1) // 2 + second - first
@@ -261,7 +272,7 @@ def _range_grid(workload: Workload, group: int, part: int, fixed_queries: Sequen
         group=group,
         axes=(f"first cell of {name}", "number of cells" if circular else f"last cell of {name}"),
         labels=(labels, tuple(str(int(i) + 1) for i in cells) if circular else labels),
-        kept=is_query,
+        shown=is_query,
         index=_part_positions(fixed_queries, {part: query[is_query]}),
         what=f"ranges of {name}{suffix}",
         hover="from %{y}, %{x} cells" if circular else "%{y} to %{x}",

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import amount, set_name
+from engine._format import format_number, set_name
 from engine.analysis import NoiseScale, breakdown, half_width, quality_by_group
 from engine.analysis.error_targets import MechanismBound
 from engine.analysis.relative_error import quality_text
 from engine.analysis.variance_breakdown import breakdown_text
-from engine.figures.base import BLUE, GREY, ORANGE, PERCENT, Picture, bars, fitting, framed, in_pcost
+from engine.figures.base import BLUE, GREY, ORANGE, PERCENT, Picture, axis_labels, bars, in_pcost, set_margins
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import quantile
@@ -50,7 +50,7 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     """Return stacked bars of publishable, doubtful and noisy answers per group, worst first."""
     table = quality_by_group(plan, scale)
     shown = table.head(MAX_BARS)
-    labels = fitting([f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)])
+    labels = axis_labels([f"{g}: {a}" for g, a in zip(shown["group"], shown["attributes"], strict=True)])
     styles = {"publishable": (BLUE, ""), "doubtful": (ORANGE, "/"), "noise": (GREY, "x")}
     figure = go.Figure(
         [
@@ -75,7 +75,7 @@ def quality_picture(plan: Plan, scale: NoiseScale) -> Picture:
     thinning_note = f" The {MAX_BARS} worst of {len(table):,} groups are drawn." if len(table) > MAX_BARS else ""
     return Picture(
         title="What can be published, worst groups first",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=quality_text(plan, scale),
         note="The last column of the table tells from which count on an answer is publishable." + thinning_note,
@@ -149,10 +149,10 @@ def interval_picture(plan: Plan, variance: float, say: Callable[[Budget], str] =
     )
     return Picture(
         title="The interval at other budgets",
-        figure=framed(go.Figure([trace | other_budgets, trace | this_plan], layout)),
+        figure=set_margins(go.Figure([trace | other_budgets, trace | this_plan], layout)),
         table=table,
-        alt=f"At a budget of {budget_texts[present]} the interval is ± {amount(half_widths[present])} counts; at "
-        f"{budget_texts[larger]} it is half as wide, ± {amount(half_widths[larger])}.",
+        alt=f"At a budget of {budget_texts[present]} the interval is ± {format_number(half_widths[present])} counts; at "
+        f"{budget_texts[larger]} it is half as wide, ± {format_number(half_widths[larger])}.",
         note="Half the error costs four times the pcost." if gaussian else "Half the error costs twice the epsilon.",
     )
 
@@ -168,8 +168,8 @@ def distance_picture(plan: Plan, bound: MechanismBound) -> Picture:
         title="Distance to the best",
         figure=figure,
         table=table,
-        alt=f"This plan has a weighted RMSE of {amount(sizes[0])} counts; plans of its class have at least "
-        f"{amount(class_bound)}, matrix mechanisms of any kind at least {amount(mechanism_bound)}.",
+        alt=f"This plan has a weighted RMSE of {format_number(sizes[0])} counts; plans of its class have at least "
+        f"{format_number(class_bound)}, matrix mechanisms of any kind at least {format_number(mechanism_bound)}.",
         note=f"The bound for all matrix mechanisms was found by {bound.how}. How much of the distance lies in the "
         "plan, and how much in the bound, is not known.",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from engine._validation import instance, whole
+from engine._validation import check_int, check_type
 from engine.analysis.compare import Comparison
 from engine.errors import PlanError
 from engine.figures.compare import ranking_picture
@@ -16,7 +16,7 @@ from engine.release import Measurement
 MAX_ANSWERS = 100  # more intervals are not legible
 
 
-def plot(found: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
+def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     """Return the default plotly figure of a plan, comparison or measurement, as in the app.
 
     For a plan, it shows the standard errors of the queries of a group; for a comparison, the
@@ -29,10 +29,10 @@ def plot(found: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
     'standard error (counts)'
     """
     allowed = "a Plan, a Measurement, or what comparison() returns"
-    instance("what to plot", found, (Plan, Comparison, Measurement), give=allowed, error=PlanError)
-    if isinstance(found, Comparison):
-        return ranking_picture(found).figure
-    if isinstance(found, Measurement):
-        return answers_picture(found.answers(group, 0, MAX_ANSWERS), rehearsal=found.rehearsal).figure
-    whole("number of the group", group, 0, len(found.workload.groups) - 1, error=PlanError)
-    return error_picture(found, group).figure
+    check_type("what to plot", value, (Plan, Comparison, Measurement), give=allowed, error=PlanError)
+    if isinstance(value, Comparison):
+        return ranking_picture(value).figure
+    if isinstance(value, Measurement):
+        return answers_picture(value.answers(group, 0, MAX_ANSWERS), rehearsal=value.rehearsal).figure
+    check_int("number of the group", group, 0, len(value.workload.groups) - 1, error=PlanError)
+    return error_picture(value, group).figure

@@ -11,9 +11,9 @@ import html
 import pandas as pd
 import plotly.graph_objects as go
 
-from engine._format import cost, how_many, remainder
+from engine._format import cost, pluralize, remaining_text
 from engine.analysis.coverage import Coverage
-from engine.figures.base import BLUE, GREEN, GREY, MAX_SIDE, ORANGE, Picture, fitting, framed
+from engine.figures.base import BLUE, GREEN, GREY, MAX_SIDE, ORANGE, Picture, axis_labels, set_margins
 
 REHEARSAL_WATERMARK = {
     "text": "REHEARSAL",
@@ -27,18 +27,18 @@ REHEARSAL_WATERMARK = {
 }
 
 
-def spending_picture(total: float, spent: float, asked: float, counts: str = "pcost") -> Picture:
+def spending_picture(total: float, spent: float, requested: float, counts: str = "pcost") -> Picture:
     """Return a bar of the budget of a dataset: spent before, by this release, and remaining.
 
     ``counts`` is the unit of the budget.
     """
     available = total - spent
-    fits = asked <= available  # a release that exceeds the budget is refused
-    remaining = available - asked if fits else available
+    fits = requested <= available  # a release that exceeds the budget is refused
+    remaining = available - requested if fits else available
     segments = [
         (f"was spent: {cost(spent)}", spent, GREY, "/"),
-        (f"this release: {cost(asked)}{'' if fits else ' (too much)'}", asked if fits else 0.0, ORANGE, "x"),
-        (f"{'will be' if fits else 'is'} left: {remainder(remaining)}", remaining, GREEN, ""),
+        (f"this release: {cost(requested)}{'' if fits else ' (too much)'}", requested if fits else 0.0, ORANGE, "x"),
+        (f"{'will be' if fits else 'is'} left: {remaining_text(remaining)}", remaining, GREEN, ""),
     ]
     bars = [
         {
@@ -59,18 +59,20 @@ def spending_picture(total: float, spent: float, asked: float, counts: str = "pc
         "xaxis": {"title": {"text": f"privacy cost ({counts})"}, "range": [0, total]},
         "yaxis": {"showticklabels": False},
     }
-    alt = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(asked)}; "
+    alt = f"Of a budget of {cost(total)} {counts}, {cost(spent)} was spent and this release takes {cost(requested)}; "
     alt += (
-        f"{remainder(remaining)} will be left." if fits else f"that is more than what is left, {remainder(remaining)}."
+        f"{remaining_text(remaining)} will be left."
+        if fits
+        else f"that is more than what is left, {remaining_text(remaining)}."
     )
     parts = ["was spent", "this release", "will be left" if fits else "is left"]
-    table = pd.DataFrame({"part": parts, counts: [spent, asked, remaining]})
-    return Picture(title="What this spends", figure=framed(go.Figure(bars, layout)), table=table, alt=alt)
+    table = pd.DataFrame({"part": parts, counts: [spent, requested, remaining]})
+    return Picture(title="What this spends", figure=set_margins(go.Figure(bars, layout)), table=table, alt=alt)
 
 
 def _lines(queries: pd.Series[str]) -> list[str]:
     """Return query labels with one line per condition, because long labels reduce the plot area."""
-    return [text.replace(" and ", "<br>") for text in fitting(queries.tolist())]
+    return [text.replace(" and ", "<br>") for text in axis_labels(queries.tolist())]
 
 
 def _axis_labels(queries: pd.Series[str]) -> tuple[list[str], str | None]:
@@ -82,7 +84,7 @@ def _axis_labels(queries: pd.Series[str]) -> tuple[list[str], str | None]:
     names = {name for name, _, _ in parts}
     if len(names) != 1 or len(parts) != len(queries) or any(" and " in cell for _, _, cell in parts):
         return _lines(queries), None
-    return fitting([cell for _, _, cell in parts]), html.escape(names.pop())
+    return axis_labels([cell for _, _, cell in parts]), html.escape(names.pop())
 
 
 def _max_ticks(texts: list[str]) -> int:
@@ -122,9 +124,9 @@ def answers_picture(answers: pd.DataFrame, *, rehearsal: bool) -> Picture:
         n_covered = int(((shown["low"] <= shown["truth"]) & (shown["truth"] <= shown["high"])).sum())
         coverage_text = f" {n_covered:,} of the {len(shown):,} intervals drawn hold the truth."
     kind = "Rehearsal: noisy" if rehearsal else "Noisy"
-    alt = f"{kind} answers to {how_many(len(shown), 'query', 'queries')}.{coverage_text}"
+    alt = f"{kind} answers to {pluralize(len(shown), 'query', 'queries')}.{coverage_text}"
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Answers", figure=framed(go.Figure(traces, layout)), table=answers, alt=alt, note=note)
+    return Picture(title="Answers", figure=set_margins(go.Figure(traces, layout)), table=answers, alt=alt, note=note)
 
 
 def published_picture(
@@ -170,16 +172,16 @@ def published_picture(
     n_negative, n_suppressed = int((shown["answer"] < 0).sum()), int(shown["published"].isna().sum())
     kind = "Rehearsal on simulated records: " if rehearsal else ""
     alt = (
-        f"{kind}{how_many(len(shown), 'query', 'queries')}. {how_many(n_negative, 'unbiased answer')} below zero, no "
+        f"{kind}{pluralize(len(shown), 'query', 'queries')}. {pluralize(n_negative, 'unbiased answer')} below zero, no "
         f"published one; {n_suppressed:,} published suppressed and not drawn."
     )
     note = f"The first {MAX_SIDE} answers of this page are drawn." if len(answers) > MAX_SIDE else ""
-    return Picture(title="Unbiased and published", figure=framed(figure), table=answers, alt=alt, note=note)
+    return Picture(title="Unbiased and published", figure=set_margins(figure), table=answers, alt=alt, note=note)
 
 
-def coverage_picture(found: Coverage) -> Picture:
+def coverage_picture(coverage: Coverage) -> Picture:
     """Return the empirical coverage of the intervals against their nominal coverage."""
-    table = found.table
+    table = coverage.table
     figure = go.Figure()
     figure.add_scatter(
         x=table["promised"],
@@ -201,4 +203,4 @@ def coverage_picture(found: Coverage) -> Picture:
     figure.update_xaxes(title="promised share of intervals that hold the truth", tickformat=".0%")
     figure.update_yaxes(title="share that did", tickformat=".0%")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
-    return Picture(title="Do the intervals hold?", figure=framed(figure), table=table, alt=found.sentence)
+    return Picture(title="Do the intervals hold?", figure=set_margins(figure), table=table, alt=coverage.sentence)

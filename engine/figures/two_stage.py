@@ -16,11 +16,23 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._arrays import Array
-from engine._format import how_many, set_name
+from engine._format import pluralize, set_name
 from engine.common_mechanism import CommonPlan, NestedPlanRule
-from engine.common_mechanism.common_plan import price
+from engine.common_mechanism.common_plan import option_cost
 from engine.common_mechanism.selection_rule import ROUNDING
-from engine.figures.base import BLUE, GREEN, GREY, ORANGE, Picture, fitting, framed, heat_map, in_pcost, short, thinned
+from engine.figures.base import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    Picture,
+    axis_labels,
+    evenly_spaced,
+    heat_map,
+    in_pcost,
+    set_margins,
+    short_query_text,
+)
 from engine.privacy import Budget
 from engine.release import Measurement
 from engine.workload import Group
@@ -51,7 +63,7 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
     """
     table = common.budget_shares()
     look_text, totals = written(common.look.budget), [written(plan.budget) for plan in common.options]
-    names = fitting(table["option"].tolist())
+    names = axis_labels(table["option"].tolist())
     bar = {"type": "bar", "y": names, "orientation": "h"}
     shared = {
         "x": table["shared"],
@@ -81,7 +93,7 @@ def shares_picture(common: CommonPlan, written: Callable[[Budget], str] = in_pco
     }
     return Picture(
         title="What every option costs",
-        figure=framed(go.Figure([bar | shared, bar | residual], layout)),
+        figure=set_margins(go.Figure([bar | shared, bar | residual], layout)),
         table=table.assign(budget=totals),
         alt=saved_text(common, written),
         note="The shared part is measured first, whatever is chosen afterwards.",
@@ -109,7 +121,7 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
     """Return one row per option: pcost of look, residual and total, as exact decimals."""
     rows = []
     for name, (look, residual), plan in zip(common.names, common.spends, common.options, strict=True):
-        separate = f"{Decimal(repr(price(plan))).normalize():f}"
+        separate = f"{Decimal(repr(option_cost(plan))).normalize():f}"
         rows.append(
             (name, f"{Decimal(repr(look)):f}", f"{Decimal(repr(residual)):f}", exact_sum([look, residual]), separate)
         )
@@ -119,15 +131,15 @@ def spend_table(common: CommonPlan) -> pd.DataFrame:
 
 def least_total(common: CommonPlan) -> float:
     """Return the smallest total pcost of an option, which must be available before the look."""
-    return min(price(p) for p in common.options)
+    return min(option_cost(p) for p in common.options)
 
 
 def receipt_text(paid: Sequence[float], common: CommonPlan, option: str) -> str:
     """Return a sentence with the exact pcost of all steps, and of the plan as one release."""
-    separate = Decimal(repr(price(common.options[common.position(option)])))
+    separate = Decimal(repr(option_cost(common.options[common.position(option)])))
     equal = sum((Decimal(repr(p)) for p in paid), Decimal(0)) == separate
     comparison = "exactly what this analysis alone costs" if equal else f"while this analysis alone costs {separate:f}"
-    return f"Spent in {how_many(len(paid), 'step')}: {exact_sum(paid)} pcost, {comparison}."
+    return f"Spent in {pluralize(len(paid), 'step')}: {exact_sum(paid)} pcost, {comparison}."
 
 
 def rule_text(rule: NestedPlanRule) -> str:
@@ -147,14 +159,14 @@ def rule_text(rule: NestedPlanRule) -> str:
     return (
         f"A cell of '{coarse}' stands out when its count is at least {rule.snr:g} standard errors of the answer it "
         f"would get; 95% of such answers are off by {2 / rule.snr:.0%} at most. If at least {rule.share:.0%} of its "
-        f"{how_many(rule.queries, 'cell')} still stand out in the answers of {target}, {decision}. If not even "
+        f"{pluralize(rule.queries, 'cell')} still stand out in the answers of {target}, {decision}. If not even "
         f"'{coarse}' can reach it, stop. Otherwise take '{coarse}'. {margin}"
     )
 
 
 def group_text(group: Group) -> str:
     """Return the text of a group in a list."""
-    return f"{' × '.join(group.attributes) or 'total'}, {group.family_text} ({how_many(group.count, 'cell')})"
+    return f"{' × '.join(group.attributes) or 'total'}, {group.family_text} ({pluralize(group.count, 'cell')})"
 
 
 def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: int | str) -> Picture:
@@ -171,9 +183,9 @@ def snr_picture(rule: NestedPlanRule, looked: Measurement, group: int, option: i
     n_above = int(table["stands_out"].sum())
     return Picture(
         title=f"Signal-to-noise ratios on {where} with {name}",
-        figure=framed(figure),
+        figure=set_margins(figure),
         table=table.rename(columns={"stands_out": "stands out"}),
-        alt=f"{_prefix(looked)}{n_above:,} of {how_many(len(table), 'cell')} of {where} surely stand out with "
+        alt=f"{_prefix(looked)}{n_above:,} of {pluralize(len(table), 'cell')} of {where} surely stand out with "
         f"{name}, above {rule.snr:g}.",
         note=f"From the look alone: nothing of the rest was measured. {note}".strip(),
     )
@@ -187,7 +199,7 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
     for number, i in enumerate(options):
         name, errors = rule.common.names[i], rule.errors(i)
         color, dash = COLORS[number % len(COLORS)], DASHES[number % len(DASHES)]
-        label = fitting([name])[0]
+        label = axis_labels([name])[0]
         shares = []
         for bound, counts in (
             ("lowest", estimate - width),
@@ -227,7 +239,7 @@ def shares_above_picture(rule: NestedPlanRule, looked: Measurement) -> Picture:
     texts = [f"{low:.1%} to {high:.1%} with {name}" for name, low, _, high in rows]
     return Picture(
         title="How many cells stand out",
-        figure=framed(figure),
+        figure=set_margins(figure),
         table=table,
         alt=f"{_prefix(looked)}Share of cells with a ratio above {rule.snr:g}: {', '.join(texts)}; wanted are "
         f"{rule.share:.0%}.",
@@ -249,15 +261,15 @@ def _ratio_range(rule: NestedPlanRule, estimate: Array, options: Sequence[int]) 
 def _steps(ratios: Array) -> tuple[list[float], list[float]]:
     """Return sorted ratios and the share of cells at or above each ratio."""
     ordered = np.sort(ratios)
-    indices = thinned(len(ordered), MAX_STEPS)
+    indices = evenly_spaced(len(ordered), MAX_STEPS)
     first, last = min(0.0, float(ordered[0])), float(np.nextafter(ordered[-1], np.inf))
     return [first, *ordered[indices].tolist(), last], [1.0, *(1.0 - indices / len(ordered)).tolist(), 0.0]
 
 
 def _interval_figure(table: pd.DataFrame, min_ratio: float, name: str) -> tuple[go.Figure, str]:
-    indices = thinned(len(table), MAX_POINTS)
+    indices = evenly_spaced(len(table), MAX_POINTS)
     shown = table.iloc[indices]
-    texts = fitting([short(text, name) for text in shown["query"]])
+    texts = axis_labels([short_query_text(text, name) for text in shown["query"]])
     traces = []
     for stands_out, color, symbol, label in (
         (True, BLUE, "circle", "surely stands out"),
@@ -294,7 +306,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
     """Return a heat map of lower bounds: the first part as rows, all other parts as columns."""
     down = group.parts[0].count
     across = len(table) // down
-    rows, columns = thinned(down, MAX_SIDE), thinned(across, MAX_SIDE)
+    rows, columns = evenly_spaced(down, MAX_SIDE), evenly_spaced(across, MAX_SIDE)
     grid = table["snr_low"].to_numpy().reshape(down, across)[np.ix_(rows, columns)]
     names = [set_name(group.attributes[a] for a in p.axes) for p in group.parts]
     first = [_part_text(rule, group, 0, int(i), names[0]) for i in rows]
@@ -317,7 +329,7 @@ def _bound_map(rule: NestedPlanRule, table: pd.DataFrame, group: Group) -> tuple
 def _part_text(rule: NestedPlanRule, group: Group, part: int, index: int, name: str) -> str:
     queries = group.parts[part]
     columns = [rule.common.look.schema[group.attributes[a]] for a in queries.axes]
-    return short(queries.family.text(columns, index) or "all records", name)
+    return short_query_text(queries.family.text(columns, index) or "all records", name)
 
 
 def _watermark(figure: go.Figure) -> None:

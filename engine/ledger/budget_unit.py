@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from engine._format import how_many
+from engine._format import pluralize
 from engine._untrusted import parse_json
-from engine._validation import one_of, whole
+from engine._validation import check_choice, check_int
 from engine.errors import LedgerError
 from engine.privacy import ADD_REMOVE, Budget
 from engine.privacy.budget import DEFAULT_DELTA, NEIGHBOURS, delta_text
@@ -47,9 +47,9 @@ class TotalDefinition:
     delta: float = DEFAULT_DELTA
 
     def __post_init__(self) -> None:
-        one_of("kind of the total", self.kind, KINDS, error=LedgerError)
-        whole("rows per person of the total", self.rows_per_person, error=LedgerError)
-        one_of("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
+        check_choice("kind of the total", self.kind, KINDS, error=LedgerError)
+        check_int("rows per person of the total", self.rows_per_person, error=LedgerError)
+        check_choice("neighbours of the total", self.neighbours, NEIGHBOURS, error=LedgerError)
         if not isinstance(self.delta, float) or not 0.0 < self.delta < 1.0:
             raise LedgerError(f"delta of the total was {self.delta!r}. Give a number between 0 and 1.")
 
@@ -76,7 +76,7 @@ class TotalDefinition:
         'adding or removing a person of at most 3 rows'
         """
         how = "adding or removing" if self.neighbours == ADD_REMOVE else "replacing"
-        return f"{how} a person of at most {how_many(self.rows_per_person, 'row')}"
+        return f"{how} a person of at most {pluralize(self.rows_per_person, 'row')}"
 
     def unit(self, budget: Budget) -> Budget:
         """Return a budget with the same cost and at least the rows and neighbours of this total."""

@@ -59,7 +59,7 @@ _SKELETON_LETTERS = str.maketrans({char: target for target, chars in _CONFUSABLE
 _DIGITS = str.maketrans("01|", "oll")
 
 
-def visible(name: str) -> str:
+def visible_text(name: str) -> str:
     """Return a name in normal form NFKC, without its invisible characters."""
     return unicodedata.normalize("NFKC", INVISIBLE.sub("", name))
 
@@ -75,6 +75,6 @@ def looks_like(name: str, other: str) -> bool:
 
 def _skeletons(name: str) -> set[str]:
     """Return the skeletons of a name, with capital I read as i and as l."""
-    text = visible(name).translate(_SKELETON_LETTERS)
+    text = visible_text(name).translate(_SKELETON_LETTERS)
     folded = (" ".join(reading.casefold().split()) for reading in (text, text.replace("I", "l")))
     return {text.translate(_DIGITS).replace("rn", "m") for text in folded}

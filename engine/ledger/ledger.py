@@ -42,11 +42,11 @@ from pathlib import Path
 from typing import Protocol
 
 from engine._untrusted import parse_json
-from engine._validation import instance, whole
+from engine._validation import check_int, check_type
 from engine.errors import BudgetExceeded, LedgerError, ResultLost
 from engine.ledger.balance import Balance, DatasetStatus, Fingerprint, Receipt, balance
 from engine.ledger.budget_unit import TotalDefinition, exact, same_charge
-from engine.ledger.confusable import INVISIBLE, looks_like, visible
+from engine.ledger.confusable import INVISIBLE, looks_like, visible_text
 from engine.ledger.hash_chain import (
     Row,
     RowCells,
@@ -64,7 +64,7 @@ from engine.ledger.result_store import (
     Content,
     Draft,
     remove_stale,
-    reserved,
+    reserve_file,
     result_file,
     result_problem,
     results_folder,
@@ -114,7 +114,7 @@ class Checked:
         return replace(self, times=_times(path), written=tuple(written))
 
 
-def check(connection: sqlite3.Connection, path: Path, known: Checked | None) -> tuple[Checked | None, list[str]]:
+def check(connection: sqlite3.Connection, path: Path, verified: Checked | None) -> tuple[Checked | None, list[str]]:
     """Verify the ledger inside a transaction; return its state, or None and all problems.
 
     Parameters
@@ -123,23 +123,23 @@ def check(connection: sqlite3.Connection, path: Path, known: Checked | None) -> 
         including the pages of SQLite.
     """
     times, (rules,) = _times(path), connection.execute("PRAGMA schema_version").fetchone()
-    problems = [] if known else file_problems(connection)
-    if known and times and (times, rules) == (known.times, known.rules):
+    problems = [] if verified else file_problems(connection)
+    if verified and times and (times, rules) == (verified.times, verified.rules):
         # another program may spend between a commit and the reading of the timestamps, so the end
         # of the rows is read even if the timestamps are equal
-        cells = known.cells[:-1] + read_cells(connection, known.head.seq - 1)
+        cells = verified.cells[:-1] + read_cells(connection, verified.head.seq - 1)
     else:
         cells = read_cells(connection)
     # restoring an older copy while the ledger is open would grant spent budget again
-    if known and cells[: len(known.cells)] != known.cells:
-        cut = len(cells) < len(known.cells) or cells[len(known.cells) - 1] != known.cells[-1]
-        problems, known = [_REPLACED_TEXT if cut else _EDITED], None
-    elif known and tuple(cells[len(known.cells) : known.length]) != known.written:
-        problems, known = [_REPLACED_TEXT], None
-    rows = rows_of(cells[len(known.cells) :] if known else cells)
-    book, rule_violations = balance(rows, known.book if known else None)
-    problems += chain_problems(connection, rows, known.head if known else None) + rule_violations
-    head = rows[-1] if rows else known.head if known else None
+    if verified and cells[: len(verified.cells)] != verified.cells:
+        cut = len(cells) < len(verified.cells) or cells[len(verified.cells) - 1] != verified.cells[-1]
+        problems, verified = [_REPLACED_TEXT if cut else _EDITED], None
+    elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:
+        problems, verified = [_REPLACED_TEXT], None
+    rows = rows_of(cells[len(verified.cells) :] if verified else cells)
+    book, rule_violations = balance(rows, verified.book if verified else None)
+    problems += chain_problems(connection, rows, verified.head if verified else None) + rule_violations
+    head = rows[-1] if rows else verified.head if verified else None
     if problems or head is None:
         return None, problems
     return Checked(cells=cells, head=head, book=book, times=times, rules=rules), []
@@ -157,7 +157,7 @@ def _times(path: Path) -> tuple[int, ...]:
 NAME, KEY, NOTE = 200, 500, 2000  # maximum number of characters of a dataset name, a key, a note
 
 
-def one_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
+def normalize_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
     """Return one line of printable text in normal form NFC, so that texts that look equal are equal."""
     allowed = f"it must be one line of {'at most' if empty else '1 to'} {most} printable characters"
     if not isinstance(text, str):
@@ -179,7 +179,7 @@ def one_line(what: str, text: str, *, most: int, empty: bool = False) -> str:
 
 def dataset_name(dataset: str) -> str:
     """Return the name of a dataset in its stored form."""
-    return one_line("dataset name", dataset, most=NAME)
+    return normalize_line("dataset name", dataset, most=NAME)
 
 
 def hash_text(plan_hash: str) -> str:
@@ -201,7 +201,7 @@ def new_dataset_name(dataset: str) -> str:
 
 def lookalike(name: str) -> str:
     """Return a form of a name that is equal for names that differ in case, spaces or invisible signs."""
-    return " ".join(visible(name).casefold().split())
+    return " ".join(visible_text(name).casefold().split())
 
 
 MAX_AUTHOR_CHARS, MAX_REASON_CHARS = 200, 1000
@@ -219,7 +219,7 @@ class TotalChange:
 
 def changed_total(book: Balance, dataset: str, total: Budget, by: str, reason: str) -> dict[str, str]:
     """Return the content of a row that changes a total; raise LedgerError for a forbidden change."""
-    instance("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
+    check_type("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
     status = book.status(dataset)
     unit, counted = (total.rows_per_person, total.neighbours), status.definition
     if unit != (counted.rows_per_person, counted.neighbours):
@@ -236,10 +236,10 @@ def changed_total(book: Balance, dataset: str, total: Budget, by: str, reason: s
     if exact(amount) == exact(book.totals[dataset].pcost):
         raise LedgerError(f"The total of {dataset!r} is that already. Nothing was written.")
     words = {
-        "by": one_line("name", by, most=MAX_AUTHOR_CHARS),
-        "reason": one_line("reason", reason, most=MAX_REASON_CHARS),
+        "by": normalize_line("name", by, most=MAX_AUTHOR_CHARS),
+        "reason": normalize_line("reason", reason, most=MAX_REASON_CHARS),
     }
-    note = one_line("note", json.dumps(words, ensure_ascii=False, sort_keys=True), most=NOTE)
+    note = normalize_line("note", json.dumps(words, ensure_ascii=False, sort_keys=True), most=NOTE)
     return {"dataset": dataset, "pcost": amount, "plan_hash": book.totals[dataset].plan_hash, "note": note}
 
 
@@ -271,7 +271,7 @@ def release_key(*, dataset: str, plan_hash: str, attempt: int) -> str:
     >>> release_key(dataset="adult", plan_hash="1f3a", attempt=1)
     'adult|1f3a|1'
     """
-    number = whole("attempt", attempt, error=LedgerError)
+    number = check_int("attempt", attempt, error=LedgerError)
     return f"{dataset_name(dataset)}|{hash_text(plan_hash)}|{number}"
 
 
@@ -302,7 +302,7 @@ class Ledger:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, wait: float = 30.0) -> None:
-        instance("ledger", path, (str, os.PathLike), give="a Ledger, or the path of one", error=LedgerError)
+        check_type("ledger", path, (str, os.PathLike), give="a Ledger, or the path of one", error=LedgerError)
         self.path = Path(path).resolve()
         self.wait = wait
         self._checked: Checked | None = None
@@ -351,8 +351,8 @@ class Ledger:
             The name, or one that differs only in case, spaces or invisible signs, exists already, or
             it has invisible characters.
         """
-        name, note = new_dataset_name(dataset), one_line("note", note, most=NOTE, empty=True)
-        instance("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
+        name, note = new_dataset_name(dataset), normalize_line("note", note, most=NOTE, empty=True)
+        check_type("total", total, Budget, give="a Budget, such as Budget(pcost=1.0)", error=LedgerError)
         definition = TotalDefinition(
             kind=kind or ("zcdp" if total.pure_epsilon is None else "pure"),
             rows_per_person=total.rows_per_person,
@@ -425,7 +425,7 @@ class Ledger:
         """
         if not isinstance(kind, str) or not re.fullmatch(r"[a-z][a-z-]{0,39}", kind):
             raise LedgerError("The kind of a note must be a lower-case word of at most 40 letters, such as decision.")
-        text, key = one_line("note", text, most=NOTE), one_line("key", key, most=KEY, empty=True)
+        text, key = normalize_line("note", text, most=NOTE), normalize_line("key", key, most=KEY, empty=True)
         with self._transaction(write=True) as (book, add):
             n_existing = len(book.notes.get((f"note:{kind}", key), ()))
             if earlier is not None and n_existing != earlier:
@@ -504,8 +504,8 @@ class Ledger:
         total. Of all calls with one key, from any thread or process, exactly one returns
         ``fresh=True``, and only that caller may draw. Nothing is written if an error is raised.
         """
-        name, key = dataset_name(dataset), one_line("key", key, most=KEY)
-        plan_hash, note = hash_text(plan_hash), one_line("note", note, most=NOTE, empty=True)
+        name, key = dataset_name(dataset), normalize_line("key", key, most=KEY)
+        plan_hash, note = hash_text(plan_hash), normalize_line("note", note, most=NOTE, empty=True)
         with self._transaction(write=True) as (book, add):
             # looked up under the write lock: of two programs with one key the second reads the row of
             # the first
@@ -528,12 +528,12 @@ class Ledger:
     def find(self, key: str) -> Receipt | None:
         """Return the receipt of a spent key, never fresh, or None if it was not spent."""
         with self._transaction(write=False) as (book, _):
-            row = book.spends.get(one_line("key", key, most=KEY))
+            row = book.spends.get(normalize_line("key", key, most=KEY))
         return Receipt.of(row, fresh=False) if row else None
 
     def spent(self, key: str) -> Receipt:
         """Return the receipt of a spent key; raise LedgerError if it was not spent."""
-        key = one_line("key", key, most=KEY)
+        key = normalize_line("key", key, most=KEY)
         with self._transaction(write=False) as (book, _):
             if key not in book.spends:
                 raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")
@@ -553,7 +553,7 @@ class Ledger:
         LedgerError
             The disk has not enough space; nothing was spent.
         """
-        with reserved(self.path, size_of(content) + _SPARE) as draft:
+        with reserve_file(self.path, size_of(content) + _SPARE) as draft:
             yield draft
 
     def save_result(self, *, receipt: Receipt, content: Content, draft: Draft | None = None) -> Path:
@@ -579,7 +579,7 @@ class Ledger:
         if not receipt.fresh:
             raise LedgerError(f"Only the call that spent key {key!r} may save; read it with load_result.")
         with ExitStack() as stack:
-            result = draft or stack.enter_context(reserved(self.path, 0))
+            result = draft or stack.enter_context(reserve_file(self.path, 0))
             try:
                 result.write(content)
             except OSError as error:
@@ -611,7 +611,7 @@ class Ledger:
         LedgerError
             The key was never spent.
         """
-        key = one_line("key", key, most=KEY)
+        key = normalize_line("key", key, most=KEY)
         with self._transaction(write=False) as (book, _):
             if key not in book.spends:
                 raise LedgerError(f"Nothing was ever spent under key {key!r}; spend first.")

@@ -26,7 +26,7 @@ from typing import BinaryIO
 from engine._untrusted import parse_json
 from engine.errors import DataError, LedgerError
 from engine.ledger.hash_chain import sync_folder
-from engine.ledger.result_store import LOCKS, locked, reserved, result_file, results_folder
+from engine.ledger.result_store import LOCKS, locked, reserve_file, result_file, results_folder
 
 FORMAT, _ENDING, _SEED = "journal/1", ".journal", 32  # bytes
 
@@ -109,7 +109,7 @@ def journal(
         # without file locks a stale journal cannot be recognised, so none is stored
         if LOCKS:
             content = json.dumps({"format": FORMAT, "seed": seed.hex(), "digest": new.digest}).encode()
-            draft = locks.enter_context(reserved(ledger, len(content)))
+            draft = locks.enter_context(reserve_file(ledger, len(content)))
             draft.write(content)
             try:
                 # link fails if the name exists, where rename would replace: only one of two concurrent
@@ -122,7 +122,7 @@ def journal(
         yield new, False
 
 
-def broken_off(ledger: Path, key: str) -> bool:
+def is_interrupted(ledger: Path, key: str) -> bool:
     """Whether a release left a journal that no run has locked."""
     with ExitStack() as locks, suppress(LedgerError):
         return _open_locked(_place(ledger, key), locks) is not None

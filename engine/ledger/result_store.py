@@ -74,7 +74,7 @@ def result_file(ledger: Path, key: str) -> Path:
 
 
 @contextmanager
-def reserved(ledger: Path, size: int) -> Iterator[Draft]:
+def reserve_file(ledger: Path, size: int) -> Iterator[Draft]:
     """Reserve a file of `size` bytes; it is removed at the end unless it was published.
 
     Raises

@@ -3,14 +3,14 @@
 All examples are small enough to be checked by hand: tables of at most a few hundred cells, with
 invented counts.  Decompositions and plans are computed by the engine.
 
-Clipping negative counts (`clipped`)
+Clipping negative counts (`clipping_example`)
     For a count t with normal noise of standard deviation s and a = t / s,
 
         E max(t + noise, 0)           = t Phi(a) + s phi(a)
         E (max(t + noise, 0) - t)^2   = s^2 (Phi(a) - a phi(a)) + t^2 Phi(-a)
 
     The counts are sparse, as in a table of incomes.
-Tuned centers (`centered`)
+Tuned centers (`centers_example`)
     A center defines how a query on several attributes passes its total to lower-order tables.  The
     paper uses equal centers; tuned centers are optimized for the workload.  The gap to the lower
     bound limits any further improvement.
@@ -28,7 +28,7 @@ Strategies for one attribute (`contest`)
 Contribution bounding (`caps_table`)
     A cap of c rows per person discards the excess rows, which biases the total, and scales the
     noise to c rows instead of to the maximum.
-Decomposition of queries (`smash`) and the common mechanism (`two_analyses`)
+Decomposition of queries (`decompose_query`) and the common mechanism (`two_analyses`)
     Sources: QuerySmasher, section 6.2 and figures 1 and 2; Xiao, Wang, Zhang and Kifer 2022.
 Reconstruction attack (`reconstruct_replies`)
     Sixteen invented persons each have a confidential reply, yes or no.  The attacker knows the
@@ -53,7 +53,7 @@ import scipy
 
 from engine._arrays import Array
 from engine._format import cost
-from engine._validation import one_of, positive, whole
+from engine._validation import check_choice, check_int, check_positive
 from engine.analysis import mechanism_bound
 from engine.common_mechanism import CommonMechanism, LinearMechanism
 from engine.errors import PlanError, WorkloadError
@@ -62,7 +62,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.privacy.budget import delta_text
 from engine.release import discrete_gaussian
-from engine.residuals import DualProblem, Factor, Lift, Options, Space, WholeDomain, class_rows
+from engine.residuals import DualProblem, Factor, FullDomain, Lift, Options, Space, class_rows
 from engine.workload import Attribute, Family, Schema, Workload, subsets
 from engine.workload.families import family
 
@@ -71,7 +71,7 @@ WIDTHS = (1, 2, 4, 8)  # cells per bin
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Clipped:
+class ClippingExample:
     """Expected values and errors of a table whose negative noisy counts are clipped to zero.
 
     Attributes
@@ -103,7 +103,7 @@ class Clipped:
         return float(np.sqrt(np.mean(self.errors**2)))
 
 
-def clipped(counts: npt.ArrayLike, std: float) -> Clipped:
+def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
     """Return the effect of clipping at zero on counts, shape (bins,), with normal noise.
 
     Raises
@@ -113,13 +113,13 @@ def clipped(counts: npt.ArrayLike, std: float) -> Clipped:
     >>> round(clipped([0.0], 1.0).bias, 4), round(clipped([50.0], 1.0).bias, 4)
     (0.3989, 0.0)
     """
-    positive("std", std, error=PlanError)
+    check_positive("std", std, error=PlanError)
     true_counts = np.asarray(counts, dtype=float)
     a = true_counts / std
     cdf, density = scipy.special.ndtr(a), np.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
     means = true_counts * cdf + std * density
     mean_squares = std**2 * (cdf - a * density) + true_counts**2 * scipy.special.ndtr(-a)
-    return Clipped(counts=true_counts, std=float(std), means=means, errors=np.sqrt(mean_squares))
+    return ClippingExample(counts=true_counts, std=float(std), means=means, errors=np.sqrt(mean_squares))
 
 
 def binned(width: int) -> Array:
@@ -134,12 +134,12 @@ def binned(width: int) -> Array:
 
 
 NAMES = ("age", "income", "hours", "children")
-ASKED = ("prefix", "range")
+QUERY_KINDS = ("prefix", "range")
 CELLS = (4, 10, 12)  # cells per attribute
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Centered:
+class CentersExample:
     """Two plans of one workload at one budget, and a lower bound for all matrix mechanisms.
 
     Attributes
@@ -172,24 +172,24 @@ class Centered:
         }
 
 
-def pairs_workload(asked: str, cells: int) -> Workload:
+def pairs_workload(queries: str, cells: int) -> Workload:
     """Return queries of one family on all pairs of four attributes with the same number of cells.
 
     Raises
     ------
     PlanError : the lesson does not include the family or the number of cells.
     """
-    one_of("asked", asked, ASKED, error=PlanError)
+    check_choice("asked", queries, QUERY_KINDS, error=PlanError)
     if cells not in CELLS:
         raise PlanError(f"The number of cells was {cells!r}. Give one of {CELLS}.")
     workload = Workload(Schema([Attribute.of_size(name, cells) for name in NAMES]))
     for i, first in enumerate(NAMES):
         for second in NAMES[i + 1 :]:
-            workload = workload.add((first, second), asked)
+            workload = workload.add((first, second), queries)
     return workload
 
 
-def centered(workload: Workload, budget: Budget) -> Centered:
+def centers_example(workload: Workload, budget: Budget) -> CentersExample:
     """Plan a workload with equal and with tuned centers, and compute a lower bound.
 
     Raises
@@ -202,25 +202,25 @@ def centered(workload: Workload, budget: Budget) -> Centered:
     """
     equal, tuned = (plan(workload, budget, centers=centers) for centers in ("uniform", "tuned"))
     bound = mechanism_bound(workload, budget.law)
-    return Centered(equal=equal, tuned=tuned, bound=bound.rmse(tuned), how=bound.how)
+    return CentersExample(equal=equal, tuned=tuned, bound=bound.rmse(tuned), how=bound.how)
 
 
 @lru_cache(maxsize=8)
-def centered_pairs(asked: str, cells: int) -> Centered:
-    """Return `centered` for the pairs of the lesson at privacy cost 1."""
-    return centered(pairs_workload(asked, cells), Budget(pcost=1.0))
+def centered_pairs(queries: str, cells: int) -> CentersExample:
+    """Return `centers_example` for the pairs of the lesson at privacy cost 1."""
+    return centers_example(pairs_workload(queries, cells), Budget(pcost=1.0))
 
 
-def left_text(found: Centered) -> str:
+def left_text(example: CentersExample) -> str:
     """Return a Markdown text about the remaining gap to the bound and its possible causes."""
-    gain_text = f"Tuning took **{found.won:.2%}** off the error."
-    if found.left < 1e-4:
+    gain_text = f"Tuning took **{example.won:.2%}** off the error."
+    if example.left < 1e-4:
         return f"{gain_text} **Plan and bound meet**: nobody can do better, whatever they measure."
-    n_tables = len(found.tuned.blocks)
+    n_tables = len(example.tuned.blocks)
     return (
-        f"{gain_text} **{found.left:.2%}** is left above the bound. Part of it may be the **plan**: it measures "
+        f"{gain_text} **{example.left:.2%}** is left above the bound. Part of it may be the **plan**: it measures "
         f"{n_tables} tables with noise of their own, while the best mechanism could tie all of them together. Part "
-        f"of it may be the **bound**: it was found by {found.how}, and better weights might prove more. Which part is "
+        f"of it may be the **bound**: it was found by {example.how}, and better weights might prove more. Which part is "
         "which, nobody knows; no mechanism can win more than both."
     )
 
@@ -230,7 +230,7 @@ SIZES = (4, 8, 16, 32)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Tried:
+class StrategyResult:
     """One strategy on one workload at privacy cost 1.
 
     Attributes
@@ -264,7 +264,7 @@ class Contest:
 
     asked: Family
     cells: int
-    tried: tuple[Tried, ...]
+    tried: tuple[StrategyResult, ...]
     weights: Array
 
     @property
@@ -364,16 +364,16 @@ def fourier_rows(gram: Array) -> Array:
     return np.array(rows)
 
 
-def _evaluated(name: str, rows: Array, queries: Array) -> Tried:
+def _evaluated(name: str, rows: Array, queries: Array) -> StrategyResult:
     scaled = rows / math.sqrt(float(np.max(np.sum(rows**2, axis=0))))
     variances = np.diag(LinearMechanism(scaled).covariance(queries))
-    return Tried(name=name, rows=scaled, errors=np.sqrt(variances))
+    return StrategyResult(name=name, rows=scaled, errors=np.sqrt(variances))
 
 
 @lru_cache(maxsize=32)
 def _problem(name: str, cells: int) -> DualProblem:
     gram = family(name).gram((cells,))
-    return DualProblem(lift=WholeDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
+    return DualProblem(lift=FullDomain(cells), factor=Factor(sizes=(cells,), matrix=gram))
 
 
 VISITS: Mapping[int, int] = {1: 620, 2: 240, 3: 90, 5: 35, 8: 12, 20: 3}  # rows -> persons
@@ -392,7 +392,7 @@ def of_a_person(budget: Budget, rows: int) -> Budget:
     >>> of_a_person(Budget(pcost=1.0), 3).pcost
     9.0
     """
-    rows = whole("rows", rows, 1, max(VISITS), error=PlanError)
+    rows = check_int("rows", rows, 1, max(VISITS), error=PlanError)
     return Budget(pcost=budget.row_pcost * rows**2)
 
 
@@ -452,7 +452,7 @@ class QueryPiece:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Smashed:
+class QueryDecomposition:
     """A query, shape (n_1, ..., n_k), and its components in all residual spaces."""
 
     schema: Schema
@@ -525,7 +525,7 @@ class TwoAnalyses:
         return pd.DataFrame(rows, columns=["path", "look", "rest", "all"])
 
 
-def smash(schema: Schema, query: npt.ArrayLike) -> Smashed:
+def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
     """Decompose a query on all attributes of a small schema into its components in residual spaces.
 
     Raises
@@ -557,7 +557,7 @@ def smash(schema: Schema, query: npt.ArrayLike) -> Smashed:
         QueryPiece(attributes=space, table=coefficients[0], spread=spread[0])
         for space, (coefficients, spread) in _pieces_by_space(schema, table.reshape(1, -1)).items()
     )
-    return Smashed(schema=schema, query=table, pieces=pieces)
+    return QueryDecomposition(schema=schema, query=table, pieces=pieces)
 
 
 def overlaps(schema: Schema, *, split: bool) -> Overlaps:
@@ -585,7 +585,7 @@ def overlaps(schema: Schema, *, split: bool) -> Overlaps:
     return Overlaps(labels=tuple(labels), tables=tuple(tables), cosines=unit_rows @ unit_rows.T)
 
 
-def outcomes(counts: Sequence[int], budget: Budget, draws: int) -> Array:
+def draw_releases(counts: Sequence[int], budget: Budget, draws: int) -> Array:
     """Draw possible releases of a histogram, shape (draws, cells), in counts, each at the budget.
 
     The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
@@ -619,7 +619,7 @@ def neighbours(budget: Budget, points: int = 201, *, rows: int = 1) -> Neighbour
     )
 
 
-def meanings(budget: Budget) -> pd.DataFrame:
+def budget_table(budget: Budget) -> pd.DataFrame:
     """Return a budget in every unit, with explanations: columns term, value, in words."""
     delta = budget.report_delta
     epsilon = budget.epsilon(delta)
@@ -737,7 +737,7 @@ def group_questions(count: int) -> Array:
     >>> questions.sum(axis=1).astype(int).tolist()[:3], int(np.linalg.matrix_rank(questions))
     ([16, 8, 8], 16)
     """
-    count = whole("count", count, 1, PERSONS, error=PlanError)
+    count = check_int("count", count, 1, PERSONS, error=PlanError)
     return np.asarray((1.0 + scipy.linalg.hadamard(PERSONS)) / 2.0)[:count]
 
 
@@ -749,7 +749,7 @@ def spread_of_answers(count: int, budget: Budget) -> float:
     return float(np.sqrt(_max_questions_per_person(count) / budget.row_pcost))
 
 
-def answers_given(count: int, budget: Budget | None = None) -> Array:
+def published_answers(count: int, budget: Budget | None = None) -> Array:
     """Return the published answers, shape (count,), in counts: exact, or noisy if a budget is set.
 
     The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of

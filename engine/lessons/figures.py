@@ -19,20 +19,20 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from engine._arrays import Array
-from engine._format import amount, cost
+from engine._format import cost, format_number
 from engine.figures import Picture
-from engine.figures.base import BLUE, GREEN, GREY, ORANGE, fitting, framed, heat_map
+from engine.figures.base import BLUE, GREEN, GREY, ORANGE, axis_labels, heat_map, set_margins
 from engine.lessons.examples import (
     PERSONS,
     SECRETS,
     Attack,
-    Centered,
-    Clipped,
+    CentersExample,
+    ClippingExample,
     Contest,
     Neighbours,
     Overlaps,
-    Smashed,
-    Tried,
+    QueryDecomposition,
+    StrategyResult,
     TwoAnalyses,
     best_cap,
     caps_table,
@@ -46,7 +46,7 @@ DARK_BELOW = -0.1  # Cividis on [-1, 1] needs white text below this value
 
 
 @lru_cache(maxsize=512)  # the same few values occur in many cells
-def fraction(value: float, parts: int) -> str:
+def fraction_text(value: float, parts: int) -> str:
     """Return a multiple of 1 / ``parts`` as the text of a fraction.
 
     >>> fraction(-1 / 6, 6), fraction(1e-17, 6), fraction(2.0, 6)
@@ -55,20 +55,20 @@ def fraction(value: float, parts: int) -> str:
     return str(Fraction(value).limit_denominator(max(parts, 1))).replace("-", "−")
 
 
-def smashed_picture(found: Smashed, pieces: int) -> Picture:
+def decomposition_picture(decomposition: QueryDecomposition, pieces: int) -> Picture:
     """Return small tables of a query on two attributes, its first pieces and their sum."""
-    shown, partial_sum = found.pieces[:pieces], found.added(pieces)
-    panels = [("the query", found.query, found.schema.names)]
+    shown, partial_sum = decomposition.pieces[:pieces], decomposition.added(pieces)
+    panels = [("the query", decomposition.query, decomposition.schema.names)]
     panels += [(f"piece: {p.name}", p.table, p.attributes) for p in shown]
-    panels += [("pieces so far, added up", partial_sum, found.schema.names)] if pieces else []
+    panels += [("pieces so far, added up", partial_sum, decomposition.schema.names)] if pieces else []
     rows = -(-len(panels) // PANELS_PER_ROW)
-    sizes, traces = dict(zip(found.schema.names, found.query.shape, strict=True)), []
+    sizes, traces = dict(zip(decomposition.schema.names, decomposition.query.shape, strict=True)), []
     layout = deepcopy(_panel_layout(tuple(html.escape(title) for title, _, _ in panels), rows))
     for number, (title, table, names) in enumerate(panels):
         trace_axes = {axis: f"{axis[0]}{_axis_suffix(number)}" for axis in ("xaxis", "yaxis")}
         n_rows, n_columns = (n if name in names else 1 for name, n in sizes.items())
         grid = np.reshape(table, (n_rows, n_columns))
-        texts = [fraction(v, found.query.size) for v in grid.ravel()]
+        texts = [fraction_text(v, decomposition.query.size) for v in grid.ravel()]
         row, column = np.indices(grid.shape).reshape(2, -1)
         heat = {"type": "heatmap", "z": grid, "colorscale": "Cividis", "zmin": -1, "zmax": 1, "showscale": False}
         numbers = {
@@ -84,24 +84,24 @@ def smashed_picture(found: Smashed, pieces: int) -> Picture:
         }
         traces += [heat | {"xgap": 2, "ygap": 2, "hoverinfo": "skip"} | trace_axes, numbers | trace_axes]
         for axis, name, n in zip(("yaxis", "xaxis"), sizes, sizes.values(), strict=True):
-            labels = _cell_labels(found.schema, name) if name in names else []
+            labels = _cell_labels(decomposition.schema, name) if name in names else []
             # Every panel has the extent of the full table, so all cells have the same size.
             extent = [n - 0.5, -0.5] if axis == "yaxis" else [-0.5, n - 0.5]
             ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
             layout[f"{axis}{_axis_suffix(number)}"] |= ticks | {"range": extent}
-    layout["height"] = 80 + rows * (70 + 44 * found.query.shape[0])
-    remainder = float(np.max(np.abs(partial_sum - found.query)))
-    complete = pieces == len(found.pieces)
+    layout["height"] = 80 + rows * (70 + 44 * decomposition.query.shape[0])
+    remainder = float(np.max(np.abs(partial_sum - decomposition.query)))
+    complete = pieces == len(decomposition.pieces)
     sum_text = (
         "they are the query again"
         if complete
-        else f"a cell is still off by up to {fraction(remainder, found.query.size)}"
+        else f"a cell is still off by up to {fraction_text(remainder, decomposition.query.size)}"
     )
     piece_names = ", ".join(p.name for p in shown) or "none"
     return Picture(
         title="A query and its pieces",
-        figure=framed(go.Figure(traces, layout)),
-        table=_coefficient_table(found, pieces),
+        figure=set_margins(go.Figure(traces, layout)),
+        table=_coefficient_table(decomposition, pieces),
         alt=f"The query's table beside its pieces so far ({piece_names}); added up, {sum_text}.",
         note="Bright cells add, dark cells take away. A piece adds up to 0 along each of its attributes.",
     )
@@ -120,25 +120,25 @@ def _panel_layout(titles: tuple[str, ...], rows: int) -> dict[str, Any]:
     return {name: value for name, value in figure.layout.to_plotly_json().items() if name != "template"}
 
 
-def overlap_picture(found: Overlaps) -> Picture:
+def overlap_picture(overlaps: Overlaps) -> Picture:
     """Return a heat map of the cosines between the cells of all tables."""
-    labels = [f"{table}: {label}" for table, label in zip(found.tables, found.labels, strict=True)]
-    shown = np.where(np.abs(found.cosines) < 1e-12, 0.0, found.cosines)
-    column_labels = list(found.labels) if len(set(found.labels)) == len(labels) else labels
+    labels = [f"{table}: {label}" for table, label in zip(overlaps.tables, overlaps.labels, strict=True)]
+    shown = np.where(np.abs(overlaps.cosines) < 1e-12, 0.0, overlaps.cosines)
+    column_labels = list(overlaps.labels) if len(set(overlaps.labels)) == len(labels) else labels
     style = {"zmin": -1, "zmax": 1, "xgap": 1, "ygap": 1, "colorscale": DIVERGING_SCALE}
     figure = heat_map(shown, [labels, column_labels], ["", ""], "%{y}<br>%{x}<br>cosine %{z:.3f}", "cosine", **style)
     line = {"type": "line", "line": {"color": ORANGE, "width": 2}}
-    starts = [i - 0.5 for i in range(1, len(labels)) if found.tables[i] != found.tables[i - 1]]
+    starts = [i - 0.5 for i in range(1, len(labels)) if overlaps.tables[i] != overlaps.tables[i - 1]]
     vertical_lines = [line | {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "y domain"} for x in starts]
     horizontal_lines = [line | {"x0": 0, "x1": 1, "xref": "x domain", "y0": y, "y1": y, "yref": "y"} for y in starts]
     all_ticks = {"nticks": len(labels)}
     figure.update_layout(shapes=[*vertical_lines, *horizontal_lines], xaxis=all_ticks, yaxis=all_ticks)
-    tables = list(dict.fromkeys(found.tables))
-    is_orthogonal = found.largest < 1e-9
+    tables = list(dict.fromkeys(overlaps.tables))
+    is_orthogonal = overlaps.largest < 1e-9
     cosine_text = (
         "every cosine between different tables is 0: the blocks on the diagonal stand alone"
         if is_orthogonal
-        else f"cosines between different tables reach {found.largest:.2f}: the tables repeat each other"
+        else f"cosines between different tables reach {overlaps.largest:.2f}: the tables repeat each other"
     )
     table = pd.DataFrame(shown, columns=labels)
     table.insert(0, "query", labels)
@@ -151,11 +151,11 @@ def overlap_picture(found: Overlaps) -> Picture:
     )
 
 
-def cost_picture(found: Smashed) -> Picture:
+def cost_picture(decomposition: QueryDecomposition) -> Picture:
     """Return a bar chart of the privacy cost of each piece of a query, at a standard error of 1."""
-    names, costs = [p.name for p in found.pieces], [p.cost for p in found.pieces]
+    names, costs = [p.name for p in decomposition.pieces], [p.cost for p in decomposition.pieces]
     figure = _bars(names, costs, "privacy cost (pcost) at a standard error of 1 count", "%{x:.4g} pcost")
-    most_expensive = max(found.pieces, key=lambda p: p.cost)
+    most_expensive = max(decomposition.pieces, key=lambda p: p.cost)
     return Picture(
         title="What each piece costs on its own",
         figure=figure,
@@ -168,7 +168,7 @@ def cost_picture(found: Smashed) -> Picture:
 
 def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) -> Picture:
     """Return possible releases, shape (draws, cells), together with the true counts."""
-    draws, texts = len(drawn), fitting(names)
+    draws, texts = len(drawn), axis_labels(names)
     # Draws are offset horizontally, so that they do not overlap.
     positions = np.arange(len(counts)) + np.linspace(-0.35, 0.35, draws)[:, None]
     all_draws = {
@@ -212,20 +212,20 @@ def outcomes_picture(names: Sequence[str], counts: Sequence[int], drawn: Array) 
     errors = np.abs(drawn - np.asarray(counts))
     return Picture(
         title="Releases that could come out",
-        figure=framed(go.Figure([all_draws, last_draw, true_counts], layout), top=40),
+        figure=set_margins(go.Figure([all_draws, last_draw, true_counts], layout), top=40),
         table=table,
         alt=f"{draws} noisy histograms of {len(counts)} invented counts; half of the answers are off by less than "
-        f"{amount(float(np.median(errors)))}, the worst by {amount(float(errors.max()))}.",
+        f"{format_number(float(np.median(errors)))}, the worst by {format_number(float(errors.max()))}.",
         note="Only one of them would ever be published.",
     )
 
 
-def neighbours_picture(found: Neighbours) -> Picture:
+def neighbours_picture(neighbours: Neighbours) -> Picture:
     """Return the densities of one noisy count without and with one person."""
     traces = [
         {
             "type": "scatter",
-            "x": found.values,
+            "x": neighbours.values,
             "y": density,
             "mode": "lines",
             "name": name,
@@ -234,8 +234,8 @@ def neighbours_picture(found: Neighbours) -> Picture:
             "hovertemplate": "%{x:.2f} counts from the true count<extra></extra>",
         }
         for name, density, color, dash in (
-            ("without the person", found.without, BLUE, "solid"),
-            ("with the person", found.with_one, ORANGE, "dash"),
+            ("without the person", neighbours.without, BLUE, "solid"),
+            ("with the person", neighbours.with_one, ORANGE, "dash"),
         )
     ]
     layout = {
@@ -245,19 +245,19 @@ def neighbours_picture(found: Neighbours) -> Picture:
         "legend": {"orientation": "h", "y": 1.15},
     }
     table = pd.DataFrame(
-        {"noisy count": found.values, "density without": found.without, "density with": found.with_one}
+        {"noisy count": neighbours.values, "density without": neighbours.without, "density with": neighbours.with_one}
     )
     return Picture(
         title="The same release with and without one person",
-        figure=framed(go.Figure(traces, layout), top=40),
+        figure=set_margins(go.Figure(traces, layout), top=40),
         table=table,
         alt="Two bell curves, as far apart as the person has rows; whoever guesses from the answer whether the "
-        f"person is in the data is right at most {guess_text(found)} of the time.",
+        f"person is in the data is right at most {guess_text(neighbours)} of the time.",
         note="The more the curves overlap, the less an answer says about the person.",
     )
 
 
-def guess_text(found: Neighbours) -> str:
+def guess_text(neighbours: Neighbours) -> str:
     """Return the largest probability of a correct guess as a percentage, rounded up.
 
     >>> from engine import Budget
@@ -265,12 +265,12 @@ def guess_text(found: Neighbours) -> str:
     >>> guess_text(neighbours(Budget(pcost=1.0)))
     '69.2%'
     """
-    return f"{min(np.ceil(1000 * found.guess) / 10, 100.0):g}%"
+    return f"{min(np.ceil(1000 * neighbours.guess) / 10, 100.0):g}%"
 
 
-def spends_picture(found: TwoAnalyses) -> Picture:
+def spends_picture(analyses: TwoAnalyses) -> Picture:
     """Return stacked bars of the pcost of two-stage releases with shared and separate looks."""
-    table, budget = found.spends(), found.fine.pcost
+    table, budget = analyses.spends(), analyses.fine.pcost
     bars = [
         {
             "type": "bar",
@@ -297,10 +297,10 @@ def spends_picture(found: TwoAnalyses) -> Picture:
     look = table["look"].iloc[0]
     return Picture(
         title="Look first, decide then",
-        figure=framed(go.Figure(bars, layout), top=60),
+        figure=set_margins(go.Figure(bars, layout), top=60),
         table=table,
         alt=f"A shared look of {cost(look)} pcost and the rest make {cost(table['all'].iloc[0])}; a separate look as "
-        f"exact as that would make {cost(table['all'].iloc[1])}, {found.shared.saved:.1%} of the pcost more.",
+        f"exact as that would make {cost(table['all'].iloc[1])}, {analyses.shared.saved:.1%} of the pcost more.",
     )
 
 
@@ -308,10 +308,10 @@ def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -
     bar = {
         "type": "bar",
         "x": list(sizes),
-        "y": fitting(list(names)),
+        "y": axis_labels(list(names)),
         "orientation": "h",
         "marker": {"color": BLUE},
-        "text": [amount(size) for size in sizes],
+        "text": [format_number(size) for size in sizes],
         "textposition": "auto",
         "hovertemplate": f"%{{y}}: {hover}<extra></extra>",
     }
@@ -321,14 +321,14 @@ def _bars(names: Sequence[str], sizes: Sequence[float], axis: str, hover: str) -
         "yaxis": {"autorange": "reversed", "type": "category", "automargin": True},
         "xaxis": {"title": {"text": axis}},
     }
-    return framed(go.Figure([bar], layout))
+    return set_margins(go.Figure([bar], layout))
 
 
 def _cell_labels(schema: Schema, name: str) -> list[str]:
-    return fitting([schema[name].label(i) for i in range(schema[name].size)])
+    return axis_labels([schema[name].label(i) for i in range(schema[name].size)])
 
 
-def _coefficient_table(result: Smashed, pieces: int) -> pd.DataFrame:
+def _coefficient_table(result: QueryDecomposition, pieces: int) -> pd.DataFrame:
     """Return one row per cell: the query, its first pieces and their sum."""
     cells = [_cell_labels(result.schema, name) for name in result.schema.names]
     index = np.indices(result.query.shape).reshape(len(cells), -1)
@@ -339,7 +339,7 @@ def _coefficient_table(result: Smashed, pieces: int) -> pd.DataFrame:
     size = result.query.size
 
     def texts(table: Array) -> list[str]:
-        return [fraction(v, size) for v in table.ravel()]
+        return [fraction_text(v, size) for v in table.ravel()]
 
     columns_by_name = {**columns, "query": texts(result.query)}
     columns_by_name |= {f"piece {p.name}": texts(p.spread) for p in result.pieces[:pieces]}
@@ -349,7 +349,7 @@ def _coefficient_table(result: Smashed, pieces: int) -> pd.DataFrame:
 PAIR_HEIGHT_PX = 480  # height of two adjacent figures
 
 
-def strategy_picture(tried: Tried) -> Picture:
+def strategy_picture(tried: StrategyResult) -> Picture:
     """Return a heat map of a strategy matrix."""
     m, n = tried.rows.shape
     labels = [[f"row {i + 1}" for i in range(m)], [str(i) for i in range(n)]]
@@ -370,15 +370,15 @@ def strategy_picture(tried: Tried) -> Picture:
     )
 
 
-def range_errors_picture(found: Contest, number: int) -> Picture:
+def range_errors_picture(contest: Contest, number: int) -> Picture:
     """Return the standard error of every range under one strategy, on a common color range."""
-    tried, n = found.tried[number], found.cells
+    tried, n = contest.tried[number], contest.cells
     first, last = np.triu_indices(n)
     grid = np.full((n, n), np.nan)
     grid[first, last] = tried.errors
     labels = [str(i) for i in range(n)]
     hover = "%{y} to %{x}<br>standard error %{z:.3f} counts"
-    color_range = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in found.tried)}
+    color_range = {"zmin": 0.0, "zmax": max(float(t.errors.max()) for t in contest.tried)}
     figure = heat_map(grid, [labels, labels], ["first cell", "last cell"], hover, "standard<br>error", **color_range)
     figure.update_layout(height=PAIR_HEIGHT_PX)
     worst = int(np.argmax(tried.errors))
@@ -386,18 +386,18 @@ def range_errors_picture(found: Contest, number: int) -> Picture:
         title=f"{tried.name}: standard error of every range",
         figure=figure,
         table=pd.DataFrame({"first cell": first, "last cell": last, "standard error": tried.errors}),
-        alt=f"{len(first):,} ranges; standard errors from {amount(float(tried.errors.min()))} to "
-        f"{amount(float(tried.errors.max()))} counts, the largest for cells {first[worst]} to {last[worst]}.",
+        alt=f"{len(first):,} ranges; standard errors from {format_number(float(tried.errors.min()))} to "
+        f"{format_number(float(tried.errors.max()))} counts, the largest for cells {first[worst]} to {last[worst]}.",
         note="The colours mean the same for every strategy, so that pictures can be compared.",
     )
 
 
-def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
+def contest_picture(contest: Contest, bounds: Mapping[str, float], chosen: str = "") -> Picture:
     """Return a dot plot of the RMSE of all strategies, with lower bounds as lines.
 
     The marker of the strategy ``chosen`` is highlighted.
     """
-    names, sizes = [t.name for t in found.tried], [t.rmse for t in found.tried]
+    names, sizes = [t.name for t in contest.tried], [t.rmse for t in contest.tried]
     is_chosen = [name == chosen for name in names]
     figure = go.Figure(
         go.Scatter(
@@ -431,11 +431,11 @@ def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "
     figure.update_xaxes(title="RMSE over all queries (counts)", range=[low - margin / 2, high + 2 * margin])
     figure.update_yaxes(autorange="reversed", type="category", automargin=True)
     figure.update_layout(height=320, legend={"orientation": "h", "y": 1.15})
-    best = min(found.tried, key=lambda t: t.rmse)
+    best = min(contest.tried, key=lambda t: t.rmse)
     table = pd.DataFrame({"strategy or bound": [*names, *bounds], "RMSE": [*sizes, *bounds.values()]})
     return Picture(
-        title=f"Who wins on all {found.asked.name} queries over {found.cells} cells",
-        figure=framed(figure).update_layout(margin_t=40),
+        title=f"Who wins on all {contest.asked.name} queries over {contest.cells} cells",
+        figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=f"{best.name} has the smallest RMSE, {best.rmse:.4f} counts; no strategy can be below "
         f"{max(bounds.values()):.4f}.",
@@ -443,12 +443,12 @@ def contest_picture(found: Contest, bounds: Mapping[str, float], chosen: str = "
     )
 
 
-def proof_text(found: Contest, share: float) -> str:
+def proof_text(contest: Contest, share: float) -> str:
     """Return a Markdown text about the gap between the optimal strategy and a bound.
 
     ``share`` is as for `Contest.bound`.
     """
-    gap = found.tried[-1].rmse / found.bound(share) - 1.0
+    gap = contest.tried[-1].rmse / contest.bound(share) - 1.0
     if gap < 1e-6:
         return "**Strategy and bound meet:** these weights prove that the optimal strategy cannot be improved."
     return (
@@ -460,10 +460,10 @@ def proof_text(found: Contest, share: float) -> str:
 LEGEND = {"orientation": "h", "y": 1.18}
 
 
-def attack_picture(found: Attack) -> Picture:
+def attack_picture(attack: Attack) -> Picture:
     """Return the reply of every person, its least squares estimate and the decision threshold."""
     persons = [f"person {i + 1}" for i in range(PERSONS)]
-    is_correct = [guess == secret for guess, secret in zip(found.guesses, SECRETS, strict=True)]
+    is_correct = [guess == secret for guess, secret in zip(attack.guesses, SECRETS, strict=True)]
     replies = {
         "type": "scatter",
         "x": persons,
@@ -477,7 +477,7 @@ def attack_picture(found: Attack) -> Picture:
         {
             "type": "scatter",
             "x": [p for p, r in zip(persons, is_correct, strict=True) if r is correct],
-            "y": [float(v) for v, r in zip(found.estimate, is_correct, strict=True) if r is correct],
+            "y": [float(v) for v, r in zip(attack.estimate, is_correct, strict=True) if r is correct],
             "mode": "markers",
             "name": name,
             "marker": {"color": color, "size": 10, "symbol": symbol},
@@ -497,13 +497,13 @@ def attack_picture(found: Attack) -> Picture:
         "legend": LEGEND,
     }
     table = pd.DataFrame(
-        {"person": persons, "said": SECRETS, "estimate": found.estimate, "guess": found.guesses, "right": is_correct}
+        {"person": persons, "said": SECRETS, "estimate": attack.estimate, "guess": attack.guesses, "right": is_correct}
     )
     return Picture(
         title="What an attacker learns of every person",
-        figure=framed(go.Figure([replies, *guesses], layout), top=40),
+        figure=set_margins(go.Figure([replies, *guesses], layout), top=40),
         table=table,
-        alt=f"From {len(found.answers)} answers the attacker has {found.right} of {PERSONS} replies right; half of "
+        alt=f"From {len(attack.answers)} answers the attacker has {attack.right} of {PERSONS} replies right; half of "
         "them would be right by tossing a coin.",
         note="Above the dashed line the attacker guesses yes. The replies are invented.",
     )
@@ -531,57 +531,57 @@ def caps_picture(budget: Budget, chosen: int) -> Picture:
     figure.update_yaxes(title="counts", rangemode="tozero")
     figure.update_layout(height=360, legend=LEGEND)
     best = best_cap(budget)
-    error = amount(float(table["error"][table["cap"] == best].iloc[0]))
+    error = format_number(float(table["error"][table["cap"] == best].iloc[0]))
     return Picture(
         title="What a cap on rows costs and saves",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
         alt=f"Rows lost fall and noise grows with the cap; the total is best at a cap of {best}, off by {error}.",
         note="Every cap makes the same promise to a whole person. The dashed line is the cap that you chose.",
     )
 
 
-def clipped_picture(found: Clipped, width: int) -> Picture:
+def clipping_picture(example: ClippingExample, width: int) -> Picture:
     """Return true counts and the expected published counts after clipping at zero."""
-    bins = [f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}" for i in range(len(found.counts))]
+    bins = [f"{i * width}" if width == 1 else f"{i * width}-{(i + 1) * width - 1}" for i in range(len(example.counts))]
     figure = go.Figure()
     figure.add_bar(
         x=bins,
-        y=found.counts,
+        y=example.counts,
         name="true count (invented)",
         marker_color=GREEN,
         hovertemplate="cells %{x}: %{y}<extra></extra>",
     )
     figure.add_scatter(
         x=bins,
-        y=found.means,
+        y=example.means,
         mode="markers",
         name="published on average, negative counts as 0",
         marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
-        error_y={"array": found.errors, "color": ORANGE, "thickness": 1},
+        error_y={"array": example.errors, "color": ORANGE, "thickness": 1},
         hovertemplate="cells %{x}: %{y:.2f} on average<extra></extra>",
     )
     figure.update_xaxes(type="category", title="cells put together", nticks=16)
     figure.update_yaxes(title="records (counts)")
     figure.update_layout(height=380, legend=LEGEND)
     table = pd.DataFrame(
-        {"cells": bins, "true count": found.counts, "published on average": found.means, "error": found.errors}
+        {"cells": bins, "true count": example.counts, "published on average": example.means, "error": example.errors}
     )
     return Picture(
         title="What putting negative counts up to zero does",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=set_margins(figure).update_layout(margin_t=40),
         table=table,
-        alt=f"{len(bins)} counts with a standard error of {amount(found.std)}; put up to zero they add up to "
-        f"{amount(found.bias)} too many on average, and a cell is off by {amount(found.rmse)} counts.",
+        alt=f"{len(bins)} counts with a standard error of {format_number(example.std)}; put up to zero they add up to "
+        f"{format_number(example.bias)} too many on average, and a cell is off by {format_number(example.rmse)} counts.",
         note="Bars of the diamonds: root mean squared error of the published count.",
     )
 
 
-def centered_picture(found: Centered) -> Picture:
+def centers_example_picture(example: CentersExample) -> Picture:
     """Return the errors with equal and with tuned centers, relative to the lower bound."""
     names = ["equal centers", "tuned centers"]
-    sizes = [found.equal.weighted_rmse, found.tuned.weighted_rmse]
-    excess_percent = [100.0 * (size / found.bound - 1.0) for size in sizes]
+    sizes = [example.equal.weighted_rmse, example.tuned.weighted_rmse]
+    excess_percent = [100.0 * (size / example.bound - 1.0) for size in sizes]
     figure = go.Figure(
         go.Scatter(
             x=excess_percent,
@@ -606,22 +606,22 @@ def centered_picture(found: Centered) -> Picture:
     table = pd.DataFrame(
         {
             "plan": [*names, "bound for all mechanisms"],
-            "RMSE": [*sizes, found.bound],
+            "RMSE": [*sizes, example.bound],
             "above the bound (%)": [*excess_percent, 0.0],
         }
     )
     return Picture(
         title="What tuning wins, and what is left",
-        figure=framed(figure),
+        figure=set_margins(figure),
         table=table,
         alt=f"Equal centers are {excess_percent[0]:.2f}% above the bound, tuned ones {excess_percent[1]:.2f}%.",
-        note=f"The dashed line is the bound: {found.bound:.4f} counts, found by {found.how}.",
+        note=f"The dashed line is the bound: {example.bound:.4f} counts, found by {example.how}.",
     )
 
 
-def centers_picture(found: Centered, name: str) -> Picture:
+def centers_picture(example: CentersExample, name: str) -> Picture:
     """Return the tuned and the equal center of an attribute."""
-    center = found.centers()[name]
+    center = example.centers()[name]
     cells = [str(i) for i in range(len(center))]
     figure = go.Figure(
         go.Bar(x=cells, y=center, marker_color=BLUE, name="tuned", hovertemplate="cell %{x}: %{y:.4f}<extra></extra>")
@@ -634,13 +634,13 @@ def centers_picture(found: Centered, name: str) -> Picture:
         line={"color": ORANGE, "dash": "dash", "width": 3},
         hovertemplate="equal: %{y:.4f}<extra></extra>",
     )
-    figure.update_xaxes(type="category", title=fitting([f"cell of {name}"])[0])
+    figure.update_xaxes(type="category", title=axis_labels([f"cell of {name}"])[0])
     figure.update_yaxes(title="share of the total")
     figure.update_layout(height=300, legend=LEGEND)
     largest = int(np.argmax(center))
     return Picture(
         title=f"How the total of a query is passed down along {name}",
-        figure=framed(figure).update_layout(margin_t=40),
+        figure=set_margins(figure).update_layout(margin_t=40),
         table=pd.DataFrame({"cell": cells, "tuned": center, "equal": 1.0 / len(center)}),
         alt=f"Tuned shares go from {center.min():.3f} to {center.max():.3f}, the largest at cell {largest}; equal ones "
         f"are {1 / len(center):.3f}.",

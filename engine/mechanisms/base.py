@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypedDict
 
-from engine._format import amount
-from engine._validation import one_of
+from engine._format import format_number
+from engine._validation import check_choice
 from engine.errors import Cancelled, LimitExceeded, NotApplicable, PlanError
 from engine.plans import Plan
 from engine.plans.blocks import MAX_RECORDS
 from engine.plans.objectives import LARGEST_POWER, OBJECTIVES, Objective, check_targets, objective
-from engine.plans.solver_state import Solved
+from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
 from engine.residuals.cache import SolveCache, default_cache
@@ -166,7 +166,7 @@ class Mechanism(ABC):
     max_records: int = MAX_RECORDS
 
     def __post_init__(self) -> None:
-        one_of("option objective", self.objective, OBJECTIVES, error=PlanError, public=True)
+        check_choice("option objective", self.objective, OBJECTIVES, error=PlanError, public=True)
         if (
             isinstance(self.power, bool)
             or not isinstance(self.power, (int, float))
@@ -222,12 +222,12 @@ class Mechanism(ABC):
         """Return a plan; raise NotApplicable if the mechanism does not support the workload."""
 
     @abstractmethod
-    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         """Rebuild an earlier result of `plan` from its solver state, without a search."""
 
-    def at_budget(self, made: Plan, budget: Budget) -> Plan:
+    def at_budget(self, plan: Plan, budget: Budget) -> Plan:
         """Return the plan for the same request with another budget."""
-        return self.rebuild(made.workload, budget, made.solved)
+        return self.rebuild(plan.workload, budget, plan.solved)
 
 
 def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("gaussian",)) -> None:
@@ -257,7 +257,7 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
 
 def check_size(workload: Workload, memory_limit: float) -> None:
     """Raise LimitExceeded if the decomposition alone would exceed the limits."""
-    for group_class in workload.alike:
+    for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
         if len(group.attributes) > MAX_ATTRIBUTES:
             raise LimitExceeded(
@@ -272,7 +272,7 @@ def check_size(workload: Workload, memory_limit: float) -> None:
             if 8 * entries > memory_limit:
                 raise LimitExceeded(
                     f"The family '{part.family.name}' on {' x '.join(map(str, part.sizes))} cells needs about "
-                    f"{amount(8 * entries / 1e9)} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. "
+                    f"{format_number(8 * entries / 1e9)} GB of memory, more than the limit of {memory_limit / 1e9:g} GB. "
                     "Merge cells into coarser ones, or raise memory_limit."
                 )
 

@@ -17,21 +17,21 @@ import numpy as np
 
 from engine._arrays import Array
 from engine._threads import threads_for
-from engine._validation import one_of
-from engine.bounds.lower_bounds import whole_problem
+from engine._validation import check_choice
+from engine.bounds.lower_bounds import full_domain_problem
 from engine.errors import NotApplicable, PlanError, WorkloadError
 from engine.mechanisms.base import Forecast, Limits, NoiseLaw
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
-    asked_attributes,
     check_dense,
     identity_strategy,
     one_component,
+    used_attributes,
 )
 from engine.plans.table_plan import Component, explicit_strategy
 from engine.residuals import Axes, Options, Space, Strategy
-from engine.residuals.strategy import dearest_cell
+from engine.residuals.strategy import joint_sensitivity
 from engine.workload import Part, Workload, subsets
 
 # Largest number of matrix entries in the rows of one part.
@@ -46,8 +46,8 @@ class Identity(ExplicitMechanism):
     title: ClassVar[str] = "Identity"
     meaning: ClassVar[str] = "Noise on every cell of the full table; sums of many cells become very noisy."
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        attributes = asked_attributes(workload)
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+        attributes = used_attributes(workload)
         factors = tuple(((axis,), identity_strategy(n)) for axis, n in enumerate(workload.schema.sizes(attributes)))
         return one_component(workload, attributes, factors)
 
@@ -76,9 +76,9 @@ class GaussianQueries(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option charge", self.charge, ("cell", "groups"), error=PlanError, public=True)
+        check_choice("option charge", self.charge, ("cell", "groups"), error=PlanError, public=True)
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
         components, sensitivities = [], []
         for number, group in enumerate(workload.groups):
             order = group.ranks(workload.schema)
@@ -100,7 +100,7 @@ class GaussianQueries(ExplicitMechanism):
         shares = [max(s, 1e-6 * most) if law == "laplace" else max(s, 1e-6 * most) ** 2 for s in sensitivities]
         total, joint = math.fsum(shares), self.charge == "cell"
         if joint:
-            total = dearest_cell(((a, f, share) for (a, f, _), share in zip(components, shares, strict=True)), law)
+            total = joint_sensitivity(((a, f, share) for (a, f, _), share in zip(components, shares, strict=True)), law)
         return Design(
             components=tuple(
                 Component(attributes=a, factors=f, share=share / total, groups=(number,))
@@ -154,18 +154,18 @@ class Optimum(ExplicitMechanism):
             raise PlanError(f"gap was {self.gap!r}. Give a number between 0 and 1, such as 1e-5.")
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        cells = check_dense(workload, asked_attributes(workload), "The global optimum")
+        cells = check_dense(workload, used_attributes(workload), "The global optimum")
         text = f"one problem on {cells:,} cells"
         return Forecast(seconds=0.1 + 60 * 5.0 * cells**3 / FLOPS_PER_S, memory=120e6 + 100.0 * cells**2, text=text)
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        attributes = asked_attributes(workload)
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+        attributes = used_attributes(workload)
         cells = check_dense(workload, attributes, "The global optimum")
         sizes = workload.schema.sizes(attributes)
         with threads_for(cells):
-            problem = whole_problem(workload)
-            if found:
-                mass = found[0]
+            problem = full_domain_problem(workload)
+            if bases:
+                mass = bases[0]
                 if len(mass) != problem.variables:
                     raise ValueError("recorded weights do not fit")
             else:
@@ -199,8 +199,8 @@ class DataCube(ExplicitMechanism):
     title: ClassVar[str] = "DataCube"
     meaning: ClassVar[str] = "Measures a few large marginals and sums all others from them; marginals only."
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        attributes = asked_attributes(workload)
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+        attributes = used_attributes(workload)
         for group in workload.groups:
             for part in group.parts:
                 if part.family.name not in ("marginal", "total"):
@@ -223,12 +223,12 @@ class DataCube(ExplicitMechanism):
         chosen = data_cube(workload.schema.sizes(attributes), marginals, noise)
         tables = [tuple(attributes[a] for a in axes) for axes in chosen]
         return Design(
-            components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables), whole_tables=True
+            components=tuple(marginal_component(workload, t, 1.0 / len(tables)) for t in tables), full_tables=True
         )
 
 
 def data_cube(
-    sizes: Sequence[int], asked: Sequence[Axes], noise: NoiseLaw = "laplace", *, limit: int | None = None
+    sizes: Sequence[int], queried_sets: Sequence[Axes], noise: NoiseLaw = "laplace", *, limit: int | None = None
 ) -> tuple[Axes, ...]:
     """Return the marginals to measure, with equal noise, for a workload of marginals.
 
@@ -242,7 +242,7 @@ def data_cube(
     >>> data_cube((2, 3), [(), (0,), (1,), (0, 1)], limit=6)
     ((0, 1),)
     """
-    wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in asked))
+    wanted = list(dict.fromkeys(tuple(sorted(axes)) for axes in queried_sets))
     if not wanted or any(not 0 <= i < len(sizes) for axes in wanted for i in axes):
         raise WorkloadError(
             f"There are {len(wanted)} marginals on {len(sizes)} axes. "
@@ -273,7 +273,9 @@ def data_cube(
     return best[1]
 
 
-def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw) -> float:
+def marginals_error(
+    sizes: Sequence[int], queried_sets: Sequence[Axes], measured: Sequence[Axes], noise: NoiseLaw
+) -> float:
     """Return the least squares error of marginals from measured marginals, in counts^2.
 
     All marginals have weight 1.  Residual spaces are eigenspaces of the workload and the strategy,
@@ -283,7 +285,7 @@ def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Seque
     >>> marginals_error((2, 3), [(0,), (1,)], [(0, 1)], "gaussian")
     12.0
     """
-    spaces = sorted({B for axes in asked for B in subsets(sorted(axes))})
+    spaces = sorted({B for axes in queried_sets for B in subsets(sorted(axes))})
 
     def eigenvalues(sets: Sequence[Axes]) -> Array:
         inside = np.array([[i in axes for i in range(len(sizes))] for axes in sets], dtype=float).reshape(len(sets), -1)
@@ -298,7 +300,7 @@ def marginals_error(sizes: Sequence[int], asked: Sequence[Axes], measured: Seque
     # A residual space outside all measured tables cannot be answered.
     if not measured_values.all():
         return math.inf
-    total = float(np.sum(np.array(dimensions, dtype=float) * eigenvalues(asked) / measured_values))
+    total = float(np.sum(np.array(dimensions, dtype=float) * eigenvalues(queried_sets) / measured_values))
     # k tables at budget 1: each has epsilon 1/k and variance k^2 (Laplace), or pcost 1/k and
     # variance k.
     return total * (len(measured) ** 2 if noise == "laplace" else len(measured))

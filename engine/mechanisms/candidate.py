@@ -20,7 +20,7 @@ STOPPED = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Made:
+class CandidatePlan:
     """Candidate plan for one split.
 
     The plan is assembled on first access, because only one of several candidates is used.  Assembly
@@ -54,7 +54,7 @@ class Made:
         return np.array(self.plan.totals) * self.plan.budget.row_pcost
 
 
-def noted(plan: Plan, limits: frozenset[str]) -> Plan:
+def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
     """Add to the plan the limits that stopped the search for its split."""
     note = "".join(text for limit, text in STOPPED.items() if limit in limits)
     split = replace(plan.split, stopped=limits)

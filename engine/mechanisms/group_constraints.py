@@ -93,7 +93,7 @@ def most_allowed(keep: float | Mapping[int, float], workload: Workload, uniform:
     return most
 
 
-class Weighed(Protocol):
+class WeightedPlan(Protocol):
     """A plan for modified group weights, with its error for the original weights."""
 
     @property
@@ -104,10 +104,10 @@ class Weighed(Protocol):
         """Return the sum of variances of every group at privacy cost 1, shape (groups,)."""
 
 
-M = TypeVar("M", bound=Weighed)
+M = TypeVar("M", bound=WeightedPlan)
 
 
-def search_kept(make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]) -> M | None:
+def constrained_search(make: Callable[[Array], M], most: Array, go_on: Callable[[float], bool]) -> M | None:
     """Search for the best plan that satisfies the constraints; None if there is no such plan.
 
     Parameters
@@ -156,7 +156,7 @@ def separate_bound(parts: Decomposition, solutions: Sequence[SpaceSolution]) -> 
     return math.fsum(math.sqrt(scale * solutions[k].bound) for k, scale in parts.spaces.values()) ** 2
 
 
-def kept_bound(
+def constrained_bound(
     workload: Workload,
     weights: Array,
     most: Array,

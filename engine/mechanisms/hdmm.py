@@ -44,7 +44,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine._arrays import Array
-from engine._validation import one_of
+from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError
 from engine.mechanisms.base import Forecast, Limits
 from engine.mechanisms.kronecker import (
@@ -59,7 +59,7 @@ from engine.mechanisms.kronecker import (
     unit_seconds,
     weighted_groups,
 )
-from engine.mechanisms.table_mechanism import Design, ExplicitMechanism, asked_attributes, identity_strategy
+from engine.mechanisms.table_mechanism import Design, ExplicitMechanism, identity_strategy, used_attributes
 from engine.plans.blocks import MIN_JOINT_SAVING, joint_share
 from engine.plans.table_plan import Component
 from engine.residuals import Space
@@ -473,7 +473,9 @@ def _assemble(
     )
 
 
-def merged(builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver) -> list[tuple[int, ...]]:
+def merge_clusters(
+    builder: GramBuilder, clusters: Sequence[Sequence[int]], solver: KroneckerSolver
+) -> list[tuple[int, ...]]:
     """Merge pairs of clusters while that lowers the squared error.
 
     Pairs are tried in the order of the cells of their union relative to the larger cluster, with at
@@ -509,7 +511,7 @@ def _union_cells(workload: Workload, pair: tuple[tuple[int, ...], tuple[int, ...
     return union / max(separate), union
 
 
-def foreseen(workload: Workload, operator: str = "best") -> list[ProductGrams]:
+def planned_problems(workload: Workload, operator: str = "best") -> list[ProductGrams]:
     """Return the distinct problems of the product strategies of a workload, for forecasts.
 
     The problems of OPT_plus include the merged pairs that are tried first; OPT_kron has one
@@ -580,7 +582,7 @@ def _plus(builder: GramBuilder, solver: KroneckerSolver) -> HDMMStrategy:
     best = min(strategies, key=lambda s: s.squared_error)
     if 1 < len(best.components) <= MAX_MERGE_CLUSTERS:
         try:
-            fewer = merged(builder, [c.groups for c in best.components], solver)
+            fewer = merge_clusters(builder, [c.groups for c in best.components], solver)
         # A merged unit may exceed the limit.
         except NotApplicable:
             return best
@@ -720,7 +722,7 @@ class HDMM(ExplicitMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option operator", self.operator, ("best", *OPERATORS), error=PlanError, public=True)
+        check_choice("option operator", self.operator, ("best", *OPERATORS), error=PlanError, public=True)
         for name in ("restarts", "seed"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
@@ -728,7 +730,7 @@ class HDMM(ExplicitMechanism):
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
         base = super().forecast(workload, limits)
-        sizes = workload.schema.sizes(asked_attributes(workload))
+        sizes = workload.schema.sizes(used_attributes(workload))
         # The bound on all mechanisms takes one eigenvalue problem per domain size.
         seconds = 0.05 + 5e-4 * len(workload.groups) + math.fsum(1.5e-8 * n**3 for n in set(sizes))
         seconds += unit_seconds(cells) if (cells := math.prod(sizes)) <= MAX_EXPLICIT_CELLS else 0.0
@@ -736,7 +738,7 @@ class HDMM(ExplicitMechanism):
             return replace(base, seconds=seconds + GROUP_SECONDS * len(workload.groups), text=self._text)
         # Without product strategies OPT_marginals remains, or `plan` raises the reason.
         with contextlib.suppress(NotApplicable):
-            problems = foreseen(workload, self.operator)
+            problems = planned_problems(workload, self.operator)
             seconds += math.fsum(search_seconds(problem, self.restarts) for problem in problems)
         return replace(base, seconds=seconds, text=self._text)
 
@@ -744,13 +746,13 @@ class HDMM(ExplicitMechanism):
     def _text(self) -> str:
         return f"{len(OPERATORS)} operators, {self.restarts} restarts"
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        if not found:
-            found = self._search(workload, law, limits).arrays(workload.schema)
-        design = Design.from_arrays(found, workload, law)
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+        if not bases:
+            bases = self._search(workload, law, limits).arrays(workload.schema)
+        design = Design.from_arrays(bases, workload, law)
         return replace(
             design,
-            components=design.components if design.whole_tables else _assign_unweighted(workload, design.components),
+            components=design.components if design.full_tables else _assign_unweighted(workload, design.components),
             statement=f"The strategy is the result of {list(OPERATORS)[design.origin]}.",
         )
 
@@ -767,8 +769,8 @@ class HDMM(ExplicitMechanism):
             workload, law, operators=operators, restarts=self.restarts, seed=self.seed, deadline=deadline, tell=tell
         ).best
         origin = list(OPERATORS).index(best.operator.split(":")[0])
-        whole_tables = best.marginals is not None
-        return Design(components=best.components, whole_tables=whole_tables, origin=origin, joint=best.joint)
+        full_tables = best.marginals is not None
+        return Design(components=best.components, full_tables=full_tables, origin=origin, joint=best.joint)
 
 
 def _assign_unweighted(workload: Workload, components: Sequence[Component]) -> tuple[Component, ...]:

@@ -56,7 +56,7 @@ import scipy
 
 from engine._arrays import Array, Index
 from engine._threads import threads_for
-from engine._validation import whole
+from engine._validation import check_int
 from engine.bounds.lower_bounds import domain_gram
 from engine.errors import LimitExceeded, PlanError, WorkloadError
 from engine.mechanisms import hierarchical as hierarchies
@@ -64,10 +64,10 @@ from engine.mechanisms.base import Forecast, Limits, NoiseLaw
 from engine.mechanisms.table_mechanism import (
     Design,
     ExplicitMechanism,
-    asked_attributes,
     check_dense,
     identity_strategy,
     one_component,
+    used_attributes,
 )
 from engine.plans.table_plan import explicit_strategy
 from engine.residuals import Strategy
@@ -113,7 +113,7 @@ def identity(n: int) -> Array:
     array([[1., 0.],
            [0., 1.]])
     """
-    whole("number of cells", n)
+    check_int("number of cells", n)
     return np.eye(n)
 
 
@@ -133,7 +133,7 @@ def hierarchy(n: int, branching: int = 2, *, root: bool = True) -> Array:
            [0., 1., 0.],
            [0., 0., 1.]])
     """
-    whole("number of cells", n)
+    check_int("number of cells", n)
     if branching < 2:
         raise PlanError(f"branching was {branching}. Give an integer from 2.")
     nodes = list(_nodes(0, n, branching))
@@ -154,7 +154,7 @@ def branching_factor(n: int, noise: NoiseLaw = "laplace") -> int:
     >>> branching_factor(256), branching_factor(256, "gaussian")
     (16, 4)
     """
-    whole("number of cells", n)
+    check_int("number of cells", n)
     _check_noise(noise)
     power = 2 if noise == "laplace" else 1
 
@@ -190,7 +190,7 @@ def wavelet(n: int) -> Array:
            [ 1., -1., -1.],
            [ 0.,  1., -1.]])
     """
-    whole("number of cells", n)
+    check_int("number of cells", n)
     rows = [np.ones(n)]
     for first, end in _nodes(0, n, 2):
         if end - first > 1:
@@ -208,7 +208,7 @@ def quadtree(sizes: Sequence[int]) -> Array:
     (5, 4)
     """
     for n in sizes:
-        whole("number of cells", n)
+        check_int("number of cells", n)
     cells = np.arange(math.prod(sizes)).reshape(sizes)
     rows, waiting = [], [tuple((0, n) for n in sizes)]
     while waiting:
@@ -343,7 +343,7 @@ PUBLISHED = LevelOptions(patience=0, pays=ROUNDING)
 
 
 # Multiplicity of every box in the strategy.
-Found = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
+BoxCounts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]
 
 
 class LevelPart:
@@ -377,8 +377,13 @@ class LevelPart:
 
 
 def search(
-    parts: list[LevelPart], found: Found, trace: float, options: LevelOptions, bound: float, gram: Array | None = None
-) -> tuple[Found, str]:
+    parts: list[LevelPart],
+    boxes: BoxCounts,
+    trace: float,
+    options: LevelOptions,
+    bound: float,
+    gram: Array | None = None,
+) -> tuple[BoxCounts, str]:
     """Add levels to a strategy; return the boxes with the smallest error and the status.
 
     Parameters
@@ -392,14 +397,14 @@ def search(
     """
     cells = sum(math.prod(part.sizes) for part in parts)
     # A level contains every cell once, so the squared column norm is the number of levels.
-    norm = round(sum(k * math.prod(np.subtract(high, low)) for (low, high), k in found.items()) / cells)
-    best, least, without_gain, start, found = found, norm * trace, 0, norm, found.copy()
+    norm = round(sum(k * math.prod(np.subtract(high, low)) for (low, high), k in boxes.items()) / cells)
+    best, least, without_gain, start, boxes = boxes, norm * trace, 0, norm, boxes.copy()
     while norm < options.levels:
         if time.monotonic() > options.deadline:
             return best, "stopped at the time limit"
         if gram is not None and norm > start and (norm - start) % REFRESH == 0:
-            weights = np.sqrt(np.array(list(found.values())))
-            parts[0].R = scipy.linalg.inv(precision_of(np.array(list(found)), weights, parts[0].sizes))
+            weights = np.sqrt(np.array(list(boxes.values())))
+            parts[0].R = scipy.linalg.inv(precision_of(np.array(list(boxes)), weights, parts[0].sizes))
             parts[0].M = parts[0].R @ gram @ parts[0].R
             trace = float(np.sum(gram * parts[0].R))
         for part in parts:
@@ -407,11 +412,11 @@ def search(
             part.add(level)
             trace -= level.gain
             offset = part.first if len(part.sizes) == 1 else 0
-            found.update(counted(level.boxes + offset))
+            boxes.update(count_boxes(level.boxes + offset))
         norm += 1
         without_gain += 1
         if norm * trace < least * (1.0 - options.pays):
-            best, least, without_gain = found.copy(), norm * trace, 0
+            best, least, without_gain = boxes.copy(), norm * trace, 0
         if without_gain > options.patience:
             return best, "finished: no further level pays"
         if options.watch is not None and bound > 0:
@@ -504,7 +509,7 @@ def single_cells(sizes: tuple[int, ...]) -> Boxes:
     return np.stack([first, first + 1], axis=1)
 
 
-def counted(boxes: Boxes) -> Found:
+def count_boxes(boxes: Boxes) -> BoxCounts:
     """Return the multiplicity of each box."""
     return Counter((tuple(low), tuple(high)) for low, high in boxes.tolist())
 
@@ -631,7 +636,7 @@ def level_selection(
     """
     gram = _checked_gram(gram, sizes)
     shape = tuple(sizes) if sizes is not None else (len(gram),)
-    bound, single = svd_bound(gram), counted(single_cells(shape))
+    bound, single = svd_bound(gram), count_boxes(single_cells(shape))
     part = LevelPart(first=0, sizes=shape, R=np.eye(len(gram)), M=gram)
     with threads_for(len(gram)):
         boxes, status = search([part], single, float(np.trace(gram)), options or LevelOptions(), bound, gram)
@@ -639,7 +644,7 @@ def level_selection(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Separation:
+class SeparateAxes:
     """Strategies of separate axes together with a measured total.
 
     Attributes
@@ -657,7 +662,7 @@ class Separation:
     error: float
 
 
-def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Separation:
+def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -> SeparateAxes:
     """Return one strategy per axis and the budget shares, for queries on single axes.
 
     One-way tables share only the total, so with the total measured each axis is a separate problem.
@@ -697,15 +702,15 @@ def separated(grams: Sequence[Array], options: LevelOptions | None = None) -> Se
         [[-1.0], 0.5 * np.log(np.maximum(separate_errors, 1e-9 * separate_errors.max(initial=1e-300)))]
     )
     if not separate_errors.any():
-        return Separation(total=0.0, shares=(1.0 / len(parts),) * len(parts), parts=parts, error=0.0)
+        return SeparateAxes(total=0.0, shares=(1.0 / len(parts),) * len(parts), parts=parts, error=0.0)
     optimum = scipy.optimize.minimize(error, start, method="L-BFGS-B", bounds=[(-20.0, None)] * len(start))
     shares = scipy.special.softmax(optimum.x)
-    return Separation(
+    return SeparateAxes(
         total=float(shares[0]), shares=tuple(float(s) for s in shares[1:]), parts=parts, error=error(optimum.x)
     )
 
 
-def generalised(gram: Array, groups: int | None = None, options: LevelOptions | None = None) -> SelectedLevels:
+def interval_strategy(gram: Array, groups: int | None = None, options: LevelOptions | None = None) -> SelectedLevels:
     """Return a strategy for one axis by two-stage level selection on intervals of cells.
 
     The first search is on merged intervals of cells, the second one inside every interval.  It is
@@ -733,7 +738,7 @@ def generalised(gram: Array, groups: int | None = None, options: LevelOptions | 
         # Merge an interval into one cell whose records are spread evenly.
         spread[first:end, k] = 1.0 / (end - first)
     coarse = level_selection(spread.T @ gram @ spread, options=options)
-    boxes = counted(single_cells((n,)))
+    boxes = count_boxes(single_cells((n,)))
     for (low, high), weight in zip(coarse.boxes[:, :, 0], coarse.weights, strict=True):
         boxes[(int(edges[low]),), (int(edges[high]),)] += round(coarse.levels * weight**2)
     labels = np.repeat(np.arange(count), np.diff(edges))
@@ -752,7 +757,7 @@ def generalised(gram: Array, groups: int | None = None, options: LevelOptions | 
     return _strategy_of(gram, (n,), boxes, bound, f"generalised over {count} runs of cells")
 
 
-def _strategy_of(gram: Array, sizes: tuple[int, ...], counts: Found, bound: float, status: str) -> SelectedLevels:
+def _strategy_of(gram: Array, sizes: tuple[int, ...], counts: BoxCounts, bound: float, status: str) -> SelectedLevels:
     """Return the strategy of boxes with multiplicities, or the single cells if they are better."""
     cells = np.prod([np.subtract(high, low) for low, high in counts], axis=1)
     levels = round(float(np.dot(cells, list(counts.values()))) / len(gram))
@@ -808,8 +813,8 @@ class PerAttribute(ExplicitMechanism):
         ``gram`` is the Gram matrix of the parts on the attribute, shape (n, n).
         """
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        attributes = asked_attributes(workload)
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+        attributes = used_attributes(workload)
         factors = []
         for axis, name in enumerate(attributes):
             n = workload.schema[name].size
@@ -885,19 +890,19 @@ class LevelSelection(ExplicitMechanism):
     laws: ClassVar[tuple[str, ...]] = ("gaussian",)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        attributes = asked_attributes(workload)
+        attributes = used_attributes(workload)
         cells = check_dense(workload, attributes, "Level selection")
         text = f"one problem on {cells:,} cells"
-        seconds = 0.1 + looks_at_splits(workload, cells) * (
+        seconds = 0.1 + count_split_evaluations(workload, cells) * (
             SECONDS_PER_AXIS * len(attributes) + SECONDS_PER_PAIR * cells**2
         )
         return Forecast(seconds=seconds, memory=120e6 + 80.0 * cells**2, text=text)
 
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
-        attributes = asked_attributes(workload)
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
+        attributes = used_attributes(workload)
         cells, sizes = check_dense(workload, attributes, "Level selection"), workload.schema.sizes(attributes)
-        if found:
-            rows = found[0]
+        if bases:
+            rows = bases[0]
             if rows.ndim != 2 or rows.shape[1] != cells:
                 raise ValueError("the recorded rows do not fit")
         else:
@@ -912,7 +917,7 @@ class LevelSelection(ExplicitMechanism):
         return Design(components=design.components, matrices=(rows,))
 
 
-def looks_at_splits(workload: Workload, cells: int) -> float:
+def count_split_evaluations(workload: Workload, cells: int) -> float:
     """Estimate the number of evaluations of all splits of a level in level selection.
 
     The estimate is calibrated on twelve workloads.  It is small for few queries and for marginals.

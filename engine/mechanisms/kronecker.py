@@ -55,9 +55,9 @@ from engine._threads import threads_for
 from engine.errors import NotApplicable
 from engine.mechanisms.table_mechanism import Design
 from engine.plans.table_plan import Component
-from engine.residuals import DualProblem, Factor, Options, Space, Strategy, WholeDomain
+from engine.residuals import DualProblem, Factor, FullDomain, Options, Space, Strategy
 from engine.residuals.dual_solver import Solution
-from engine.workload import Group, Part, Workload, whole_group
+from engine.workload import Group, Part, Workload, joint_part
 
 # Largest number of cells of a unit. Dense solves on more cells take minutes or longer.
 MAX_CELLS = 2048
@@ -209,7 +209,7 @@ class GramBuilder:
 
 def _parts(group: Group) -> tuple[Part, ...]:
     """Return the parts of a group, or one part if weights of single queries couple them."""
-    return (whole_group(group),) if len(group.parts) > 1 and group.query_weights is not None else group.parts
+    return (joint_part(group),) if len(group.parts) > 1 and group.query_weights is not None else group.parts
 
 
 def _units(groups: Sequence[Group], names: Space) -> tuple[Space, ...]:
@@ -254,7 +254,7 @@ def _has_nonzero_row(group: Group) -> bool:
     weights = group.query_weights
     if weights is not None and not weights.any():
         return False
-    parts = (whole_group(group),) if weights is not None and len(group.parts) > 1 else group.parts
+    parts = (joint_part(group),) if weights is not None and len(group.parts) > 1 else group.parts
     for part in parts:
         # Rows of families with a rule are never all zero.
         if weights is None and part.family.arity is not None:
@@ -504,7 +504,7 @@ def gaussian_strategy(gram: Array, options: Options | None = None, start: Array 
     """
     n = len(gram)
     with threads_for(n):
-        problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=gram))
+        problem = DualProblem(lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=gram))
         mass, status = problem.maximise(options or Options(), start)
         return problem.solution(mass, status)
 
@@ -662,12 +662,14 @@ def _gram_weights(problem: ProductGrams, costs: Sequence[Array], u: int) -> Arra
     return np.bincount(problem.choice[:, u], weights=terms, minlength=len(problem.grams[u])).astype(float)
 
 
-def product_component(workload: Workload, problem: ProductGrams, found: KroneckerStrategy, share: float) -> Component:
+def product_component(
+    workload: Workload, problem: ProductGrams, strategy: KroneckerStrategy, share: float
+) -> Component:
     """Return the component of a plan for a product strategy at a share of the budget."""
     place = {name: i for i, name in enumerate(problem.attributes)}
     factors = tuple(
         (tuple(place[a] for a in unit), replace(f.strategy, sizes=workload.schema.sizes(unit)))
-        for unit, f in zip(problem.units, found.factors, strict=True)
+        for unit, f in zip(problem.units, strategy.factors, strict=True)
     )
     return Component(attributes=problem.attributes, factors=factors, share=share, groups=problem.groups)
 
@@ -701,7 +703,7 @@ def table_seconds(workload: Workload) -> float:
     >>> table_seconds(pair), table_seconds(Workload(pair.schema).add(("a", "b"), "prefix")) < 0.1
     (inf, True)
     """
-    attributes = {index for group_class in workload.alike for index in np.unique(group_class.places).tolist()}
+    attributes = {index for group_class in workload.group_classes for index in np.unique(group_class.places).tolist()}
     if math.prod(workload.schema.attributes[index].size for index in attributes) > MAX_TABLE_CELLS:
         return math.inf
     try:

@@ -47,7 +47,7 @@ import numpy as np
 from engine._arrays import Array
 from engine._threads import threads_for
 from engine.errors import Unanswered
-from engine.mechanisms.reweighting import LOST, dual_norm, even, unit_blocks
+from engine.mechanisms.reweighting import LOST, dual_norm, has_equal_weights, unit_blocks
 from engine.plans.budget_allocation import best_shares
 from engine.plans.objectives import Emphasis, Objective, Symmetry, footprints, symmetry
 from engine.plans.solver_state import Lines, Tradeoff
@@ -55,7 +55,7 @@ from engine.plans.variance import VarianceBuilder
 from engine.residuals import DualProblem, Factor, Space, Split, basis, center, digest
 from engine.residuals.decomposition import Decomposition, decompose
 from engine.residuals.dual_solver import Solution
-from engine.residuals.kronecker_sums import merge
+from engine.residuals.kronecker_sums import merge_terms
 from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload
@@ -70,7 +70,7 @@ MAX_SEPARATE_LINES = 40
 MAX_SEPARATE_AXES = 2
 
 
-def points(workload: Workload, goal: Objective, split: Split) -> int:
+def line_queries(workload: Workload, goal: Objective, split: Split) -> int:
     """Count the queries on lines over all distinct groups; 0 if the minimax search does not apply.
 
     The search applies to queries that are products over attributes.  For groups with at most one
@@ -81,7 +81,9 @@ def points(workload: Workload, goal: Objective, split: Split) -> int:
     groups = {group.key: group for group in workload.groups if group.weight > 0}.values()
     if any(g.query_weights is not None or any(len(p.axes) > 1 for p in g.parts) for g in groups):
         return 0
-    uneven = [[p for p in g.parts if not flat(p, split.centers.get(g.attributes[p.axes[0]]))] for g in groups]
+    uneven = [
+        [p for p in g.parts if not is_symmetric_part(p, split.centers.get(g.attributes[p.axes[0]]))] for g in groups
+    ]
     rows = {p.key: p.count * p.cells for lines in uneven for p in lines}
     n_points = sum(math.prod(p.count for p in lines) for lines in uneven)
     is_suitable = (
@@ -92,17 +94,17 @@ def points(workload: Workload, goal: Objective, split: Split) -> int:
     return n_points if is_suitable else 0
 
 
-def fits(workload: Workload, goal: Objective, split: Split) -> bool:
+def is_applicable(workload: Workload, goal: Objective, split: Split) -> bool:
     """Return whether the minimax search applies to the workload."""
-    return points(workload, goal, split) > 0
+    return line_queries(workload, goal, split) > 0
 
 
-def flat(part: Part, pi: Array | None) -> bool:
+def is_symmetric_part(part: Part, pi: Array | None) -> bool:
     """Return whether all queries and all cells of a part on one attribute are equivalent.
 
     The centers ``pi`` have shape (n,).
     """
-    if pi is not None or part.count > part.cells or not even(part):
+    if pi is not None or part.count > part.cells or not has_equal_weights(part):
         return False
     rows = part.family.rows(part.sizes)
     return not np.ptp(rows.sum(axis=1)) and not np.ptp((rows**2).sum(axis=1))
@@ -154,19 +156,21 @@ class Arranged:
         ]
         return tuple(sorted(range(len(keys)), key=keys.__getitem__))
 
-    def emphasis(self, found: Emphasis) -> Emphasis:
+    def emphasis(self, emphasis: Emphasis) -> Emphasis:
         """Translate weights of the sorted workload to the original workload."""
         numbers: dict[tuple[int, tuple[int, ...]], int] = {}
         kinds = tuple(
             numbers.setdefault((kind, order), len(numbers)) if kind >= 0 else -1
-            for kind, order in zip(found.kinds, self.orders, strict=True)
+            for kind, order in zip(emphasis.kinds, self.orders, strict=True)
         )
         return Emphasis(
             kinds=kinds,
-            weights=np.array([found.weights[kind] for kind, _ in numbers]),
-            uses=tuple(tuple(found.uses[kind][order.index(p)] for p in range(len(order))) for kind, order in numbers),
-            whole=tuple(found.whole[kind] for kind, _ in numbers),
-            vectors=found.vectors,
+            weights=np.array([emphasis.weights[kind] for kind, _ in numbers]),
+            uses=tuple(
+                tuple(emphasis.uses[kind][order.index(p)] for p in range(len(order))) for kind, order in numbers
+            ),
+            single_vector=tuple(emphasis.single_vector[kind] for kind, _ in numbers),
+            vectors=emphasis.vectors,
         )
 
 
@@ -198,7 +202,7 @@ class Kind:
     number: int
     groups: float
     target: float
-    alike: int
+    multiplicity: int
     parts: tuple[int, ...]
     spaces: tuple[int, ...]
     factors: Array
@@ -248,7 +252,7 @@ class Layout:
     def _is_flat(self, part: Part, name: str) -> bool:
         key = (part.key, digest(self.split.centers.get(name)))
         if key not in self._flat:
-            self._flat[key] = flat(part, self.split.centers.get(name))
+            self._flat[key] = is_symmetric_part(part, self.split.centers.get(name))
         return self._flat[key]
 
     def _key(self, space: Space, name: str, separate: bool) -> Hashable:
@@ -301,7 +305,7 @@ class Layout:
             number=number,
             groups=float(same.sizes[number]),
             target=self.goal.target(same.examples[number]),
-            alike=math.prod(p.count for k, p in enumerate(group.parts) if k not in lines),
+            multiplicity=math.prod(p.count for k, p in enumerate(group.parts) if k not in lines),
             parts=lines,
             spaces=tuple(spaces),
             factors=np.array(factors),
@@ -379,7 +383,7 @@ Recorded = list[tuple[Array, str]]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class MeasuredSpaces:
     """Strategies of all residual spaces, with the cell weights (``duals``) that define them."""
 
     parts: Decomposition
@@ -397,7 +401,7 @@ class Proof:
     duals: tuple[Array, ...]
 
 
-def measured_lines(
+def strategies_of_weights(
     workload: Workload,
     split: Split,
     spaces: Sequence[Space],
@@ -405,7 +409,7 @@ def measured_lines(
     numbers: Mapping[tuple[Space, str], int],
     masses: Sequence[Array] | None,
     recorded: Recorded | None = None,
-) -> Measured:
+) -> MeasuredSpaces:
     """Return the strategies defined by query weights, attribute by attribute.
 
     Parameters
@@ -447,7 +451,7 @@ def measured_lines(
             )
         assignment[space] = tuples[tuple(keys)], 1.0
     used = tuple(tuple(numbers.get((space, name), -1) for name in space) for space in spaces)
-    return Measured(
+    return MeasuredSpaces(
         parts=Decomposition(factors=(), subworkloads=(), spaces=assignment),
         solutions=solutions,
         duals=tuple(duals),
@@ -461,7 +465,7 @@ def proof(
     split: Split,
     labels: Mapping[str, Hashable],
     emphasis: Emphasis,
-    known: Callable[[Space, str], Array | None],
+    strategy_of: Callable[[Space, str], Array | None],
     recorded: Recorded | None = None,
     deadline: float = math.inf,
 ) -> Proof:
@@ -481,11 +485,11 @@ def proof(
     totals = []
     for k, sub in enumerate(parts.subworkloads):
         total = 0.0
-        for coefficient, factors in merge(sub, parts.factors):
+        for coefficient, factors in merge_terms(sub, parts.factors):
             value = coefficient
             for (axis,), factor in factors:
                 if factor not in bounds:
-                    near = known(examples[k], examples[k][axis])
+                    near = strategy_of(examples[k], examples[k][axis])
                     with threads_for(1):
                         problem = _search(factor, sub.centers[axis]).problem()
                         mass = (
@@ -504,7 +508,7 @@ def proof(
     return Proof(emphasis=emphasis, bound=total_root / dual_norm(workload, goal, emphasis)[0], duals=tuple(duals))
 
 
-def rebuilt(
+def rebuild_proof(
     workload: Workload,
     goal: Objective,
     split: Split,
@@ -520,7 +524,7 @@ def rebuilt(
         If the recorded weights do not fit the workload.
     """
     lines = tradeoff.lines
-    if lines is None or not fits(workload, goal, split):
+    if lines is None or not is_applicable(workload, goal, split):
         raise ValueError("lines of a workload that has none")
     spaces = list(decompose(workload, split, labels).spaces)
     if len(lines.uses) != len(spaces) or any(len(s) != len(u) for s, u in zip(spaces, lines.uses, strict=True)):
@@ -534,7 +538,7 @@ def rebuilt(
     rows = {name: sum(p.count for p in parts) for name, parts in parts_of(workload).items()}
     if any(len(lines.weights[number]) != rows[name] for (_, name), number in numbers.items()):
         raise ValueError("recorded lines are on other queries")
-    measured = measured_lines(workload, split, spaces, lines.weights, numbers, None, recorded)
+    measured = strategies_of_weights(workload, split, spaces, lines.weights, numbers, None, recorded)
     tradeoff.emphasis.check(workload)
     lower_bound = proof(workload, goal, split, labels, tradeoff.emphasis, lambda *_: None, recorded)
     return measured.parts, measured.solutions, lower_bound.bound
@@ -634,7 +638,7 @@ MOMENTUM_PACE = _Pace(power=1.5, rise=10.0, momentum=0.7, least=1e-4)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Balanced:
+class MinimaxResult:
     """A plan at privacy cost 1 with its lower bound.
 
     Attributes
@@ -645,7 +649,7 @@ class Balanced:
     proof : query weights and the lower bound that they prove.
     """
 
-    plan: Measured
+    plan: MeasuredSpaces
     shares: Array
     value: float
     proof: Proof
@@ -777,30 +781,30 @@ class _Balance:
                         vectors.append(np.ones(part.count))
                     group_uses.append(uniform[part.count])
             uses.append(tuple(group_uses))
-            by_kind.append(float(weights.sum()) / (kind.groups * kind.alike * kind.target))
+            by_kind.append(float(weights.sum()) / (kind.groups * kind.multiplicity * kind.target))
         return Emphasis(
             kinds=same.kinds,
             weights=np.array(by_kind),
             uses=tuple(uses),
-            whole=(False,) * len(uses),
+            single_vector=(False,) * len(uses),
             vectors=tuple(vectors),
         )
 
 
-def rounds(workload: Workload, goal: Objective, split: Split) -> int:
+def max_rounds(workload: Workload, goal: Objective, split: Split) -> int:
     """Return the largest number of plans of a search, 0 if it does not apply; for forecasts."""
-    n_points = points(workload, goal, split)
+    n_points = line_queries(workload, goal, split)
     return min(n_points, 1 if n_points > FEW else 1 + (MAX_ITERATIONS - FIRST_ITERATIONS) // SEARCH_ITERATIONS)
 
 
-def balanced(
+def minimax_search(
     workload: Workload,
     goal: Objective,
     split: Split,
     labels: Mapping[str, Hashable],
     tell: Callable[[float, str], None],
     deadline: float,
-) -> Balanced:
+) -> MinimaxResult:
     """Search until the deadline for the best plan at privacy cost 1 and the best lower bound.
 
     The first `MIN_ITERATIONS` iterations run regardless of the deadline, because a plan requires them.
@@ -809,9 +813,9 @@ def balanced(
     arranged = Arranged(workload, spaces, goal, labels, split)
     layout = Layout(arranged.workload, arranged.same, goal, split)
     balance = _Balance(layout, arranged.same.counts)
-    best: Balanced | None = None
+    best: MinimaxResult | None = None
     done, gap, stalled = 0, math.inf, 0
-    many = points(workload, goal, split) > FEW
+    many = line_queries(workload, goal, split) > FEW
     first, most = (SINGLE_PLAN_ITERATIONS, SINGLE_PLAN_ITERATIONS) if many else (FIRST_ITERATIONS, MAX_ITERATIONS)
     while True:
         for _ in range(first if best is None else SEARCH_ITERATIONS):
@@ -839,7 +843,7 @@ def _plan_and_bound(
     arranged: Arranged,
     balance: _Balance,
     deadline: float,
-) -> Balanced:
+) -> MinimaxResult:
     """Return the plan and the lower bound for the current weights; the lines are unchanged."""
     line_states = [(line.mass, line.variances) for line in balance.lines]
     numbers, same = balance.layout.numbers, arranged.same
@@ -850,7 +854,7 @@ def _plan_and_bound(
     with threads_for(1):
         for line in balance.lines:
             line.polish()
-    measured = measured_lines(
+    measured = strategies_of_weights(
         workload,
         split,
         list(same.spaces),
@@ -870,7 +874,7 @@ def _plan_and_bound(
         raise Unanswered(LOST)
     allocation = best_shares(queries, same.counts, goal, noises, ALLOCATION_GAP)
     shares = np.array([allocation.noises[same.spaces[s]] for s in measured.parts.spaces])
-    return Balanced(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
+    return MinimaxResult(plan=measured, shares=shares, value=allocation.value, proof=lower_bound)
 
 
 def _line_mass(masses: list[Array], numbers: Mapping[tuple[Space, str], int], space: Space, name: str) -> Array | None:
@@ -878,10 +882,10 @@ def _line_mass(masses: list[Array], numbers: Mapping[tuple[Space, str], int], sp
     return None if number is None else masses[number]
 
 
-def _best_of(a: Balanced, b: Balanced) -> Balanced:
+def _best_of(a: MinimaxResult, b: MinimaxResult) -> MinimaxResult:
     """Combine the better plan with the better lower bound."""
     plan, proven = (a if a.value <= b.value else b), (a if a.proof.bound >= b.proof.bound else b)
-    return Balanced(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
+    return MinimaxResult(plan=plan.plan, shares=plan.shares, value=plan.value, proof=proven.proof)
 
 
 def _log_step(pace: _Pace, weights: Array, ratio: Array, previous: Array) -> Array:

@@ -17,16 +17,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from engine._arrays import Array
-from engine._validation import one_of
+from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_request, check_size
-from engine.mechanisms.candidate import Made, noted
-from engine.mechanisms.group_constraints import checked_keep, most_allowed, search_kept
+from engine.mechanisms.candidate import CandidatePlan, with_stop_reasons
+from engine.mechanisms.group_constraints import checked_keep, constrained_search, most_allowed
 from engine.mechanisms.kronecker import table_design, table_seconds
 from engine.mechanisms.residual_base import BASE_BYTES, ResidualMechanism, SpaceSolver
 from engine.mechanisms.table_mechanism import Design, explicit_plan
 from engine.plans import Plan
-from engine.plans.solver_state import Solved
+from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
 from engine.residuals import Options, Space, Split
 from engine.residuals.decomposition import Decomposition, decompose
@@ -91,12 +91,12 @@ class QuerySmasher(ResidualMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option centers", self.centers, CENTERS, error=PlanError, public=True)
+        check_choice("option centers", self.centers, CENTERS, error=PlanError, public=True)
         if self.keep is not None:
             object.__setattr__(self, "keep", checked_keep(self.keep))
             if self.centers != "tuned" or self.objective != "sum":
                 raise PlanError('keep limits the effect of tuning on single groups. Give it with centers="tuned" only.')
-        one_of("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
+        check_choice("option solver", self.solver, PROBLEMS, error=PlanError, public=True)
         if isinstance(self.gap, bool) or not isinstance(self.gap, (int, float)) or not 1e-9 <= self.gap <= 1:
             raise PlanError(f"gap was {self.gap!r}. Give a number from 1e-9 to 1, such as 1e-6.")
 
@@ -135,13 +135,13 @@ class QuerySmasher(ResidualMechanism):
             seconds += 0.0 if self.goal(workload).linear else base.seconds
         return replace(base, seconds=seconds, memory=base.memory + min(peak_bytes, limits.memory_limit))
 
-    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
         if self.centers != "tuned":
             return super().best(workload, budget, limits, deadline)
         if not self.goal(workload).linear:
             return self._uniform_last(workload, budget, limits, deadline)
         started = time.monotonic()
-        uniform = self.made(workload, budget, limits, deadline, UNIFORM)
+        uniform = self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
         elapsed = time.monotonic() - started
         allowance = Allowance(memory=limits.memory_limit, deadline=deadline - 2.0 * elapsed)
         late = Allowance(deadline=deadline, stopped=allowance.stopped)
@@ -150,7 +150,7 @@ class QuerySmasher(ResidualMechanism):
             late.check()
             limits.tell(0.8 + 0.2 * done, text)
 
-        def make(split: Split) -> list[Made]:
+        def make(split: Split) -> list[CandidatePlan]:
             return self._try_split(workload, budget, replace(limits, progress=in_time), deadline, split, allowance)
 
         candidates = sorted(self._candidates(workload, uniform, make, limits, allowance), key=lambda plan: plan.error)
@@ -161,7 +161,7 @@ class QuerySmasher(ResidualMechanism):
             best = self._better_with_product(workload, budget, limits, allowance, best)
         if self.keep is not None and best is not uniform:
             best = self._constrained(workload, budget, limits, deadline, uniform, best)
-        return replace(best, assemble=lambda: noted(best.plan, frozenset(allowance.stopped)))
+        return replace(best, assemble=lambda: with_stop_reasons(best.plan, frozenset(allowance.stopped)))
 
     def _try_split(
         self,
@@ -171,11 +171,11 @@ class QuerySmasher(ResidualMechanism):
         deadline: float,
         split: Split,
         allowance: Allowance,
-        known: float = math.inf,
-    ) -> list[Made]:
+        best_error: float = math.inf,
+    ) -> list[CandidatePlan]:
         """Return the plan for a split, or an empty list if it fails."""
         try:
-            plan = self.made(workload, budget, limits, deadline, split, known)
+            plan = self.candidate_plan(workload, budget, limits, deadline, split, best_error)
             # A union of all spaces replaces the other searches, so check that it answers all
             # queries.
             return [plan] if not split.unions or plan.plan else []
@@ -186,7 +186,7 @@ class QuerySmasher(ResidualMechanism):
             allowance.stopped.add("memory")
             return []
 
-    def _uniform_last(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+    def _uniform_last(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
         """Return the best plan for an objective other than the sum, trying uniform centers last.
 
         A search for weights stops when its bound excludes a better plan than the current best.
@@ -211,13 +211,19 @@ class QuerySmasher(ResidualMechanism):
                     better = best is None or candidate.error < best.error
                     best = candidate if better and self._is_answerable(candidate) else best
         best_error = math.inf if best is None else best.error / best.joint
-        uniform = self.made(workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error)
+        uniform = self.candidate_plan(workload, budget, between(0.9, 1.0), deadline, UNIFORM, best_error)
         chosen = uniform if best is None or uniform.error <= best.error else best
-        return replace(chosen, assemble=lambda: noted(chosen.plan, frozenset(allowance.stopped)))
+        return replace(chosen, assemble=lambda: with_stop_reasons(chosen.plan, frozenset(allowance.stopped)))
 
     def _constrained(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, uniform: Made, best: Made
-    ) -> Made:
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        deadline: float,
+        uniform: CandidatePlan,
+        best: CandidatePlan,
+    ) -> CandidatePlan:
         """Return the best plan that satisfies the accuracy constraints of the groups.
 
         The plan with uniform centers always does.  If reweighting is not sufficient, splits half
@@ -234,10 +240,10 @@ class QuerySmasher(ResidualMechanism):
         for share in TUNED_SHARES:
             split = best.split.towards_uniform(share)
 
-            def make(factors: Array, split: Split = split) -> Made:
-                return self.weighed(workload, budget, limits, deadline, split, weights * factors, most)
+            def make(factors: Array, split: Split = split) -> CandidatePlan:
+                return self.weighted_plan(workload, budget, limits, deadline, split, weights * factors, most)
 
-            plan = search_kept(make, most, go_on)
+            plan = constrained_search(make, most, go_on)
             if plan is not None and plan.error < uniform.error:
                 return plan
         return uniform
@@ -253,8 +259,8 @@ class QuerySmasher(ResidualMechanism):
         return seconds if (seconds := table_seconds(workload)) <= PRODUCT else math.inf
 
     def _better_with_product(
-        self, workload: Workload, budget: Budget, limits: Limits, allowance: Allowance, best: Made
-    ) -> Made:
+        self, workload: Workload, budget: Budget, limits: Limits, allowance: Allowance, best: CandidatePlan
+    ) -> CandidatePlan:
         """Return the product strategy on the full table if it is better than ``best``."""
         seconds = self._table_seconds(workload, limits)
         if math.isinf(seconds) or not allowance.lasts(seconds):
@@ -267,20 +273,20 @@ class QuerySmasher(ResidualMechanism):
         # Compare the errors after rounding the noise to its grid.
         if plan.weighted_rmse >= best.plan.weighted_rmse * (1.0 - max(self.gap, MIN_PRODUCT_SAVING)):
             return best
-        return Made(split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan)
+        return CandidatePlan(split=UNIFORM, error=plan.weighted_rmse, values={}, assemble=lambda: plan)
 
     def _table_plan(self, workload: Workload, budget: Budget, design: Design) -> Plan:
         return explicit_plan(self, workload, budget, replace(design, statement=OF_TABLE))
 
-    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         if not solved.matrices:
             return super().rebuild(workload, budget, solved)
         check_request(workload, budget)
         design = replace(Design.from_arrays(solved.matrices, workload, budget.law), bound=solved.bound)
-        return noted(self._table_plan(workload, budget, design), solved.split.stopped)
+        return with_stop_reasons(self._table_plan(workload, budget, design), solved.split.stopped)
 
     @staticmethod
-    def _is_answerable(candidate: Made) -> bool:
+    def _is_answerable(candidate: CandidatePlan) -> bool:
         with contextlib.suppress(Unanswered):
             return bool(candidate.plan)
         return False
@@ -288,11 +294,11 @@ class QuerySmasher(ResidualMechanism):
     def _candidates(
         self,
         workload: Workload,
-        uniform: Made,
-        make: Callable[[Split], list[Made]],
+        uniform: CandidatePlan,
+        make: Callable[[Split], list[CandidatePlan]],
         limits: Limits,
         allowance: Allowance,
-    ) -> list[Made]:
+    ) -> list[CandidatePlan]:
         """Return the plan with uniform centers and all tuned candidates."""
         limits.tell(0.1, "Choosing spaces to measure together")
         unions = _in_time(workload, self._choose_unions(workload, uniform.values, limits), allowance)
@@ -365,8 +371,8 @@ def _in_time(
 
 
 def _united(
-    separate: Made, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[Made]]
-) -> list[Made]:
+    separate: CandidatePlan, unions: Mapping[Space, tuple[Space, ...]], make: Callable[[Split], list[CandidatePlan]]
+) -> list[CandidatePlan]:
     """Return the plan with the unions that are better than their spaces measured separately.
 
     A union may be worse if its search stopped early.  The list is empty if no union remains or if

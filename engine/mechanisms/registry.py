@@ -1,7 +1,7 @@
 """Registry of mechanisms, planning and default options.
 
 `MECHANISMS` lists all mechanisms.  `plan` makes a plan, `forecast` predicts its cost, and
-`load_plan` rebuilds a plan from a file.  `usual_options` adds default options: tuned centers if the
+`load_plan` rebuilds a plan from a file.  `default_options` adds default options: tuned centers if the
 predicted additional planning time is small.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Unpack
 
-from engine._format import amount, near_matches
+from engine._format import format_number, near_matches
 from engine._threads import threads_for
-from engine._validation import instance, one_of
+from engine._validation import check_choice, check_type
 from engine.errors import EngineError, PlanError
 from engine.mechanisms.base import Forecast, Limits, Mechanism, PlanOptions
 from engine.mechanisms.baselines import DataCube, GaussianQueries, Identity, LaplaceQueries, Optimum
@@ -25,7 +25,7 @@ from engine.mechanisms.wff import WeightedFourier
 from engine.plans import Plan
 from engine.plans.serialization import check_rebuilt, parse_plan
 from engine.privacy import Budget
-from engine.progress import listener
+from engine.progress import check_callback
 from engine.workload import Workload
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
@@ -65,7 +65,7 @@ def _mechanism_of(name: str, options: Mapping[str, Any], max_records: int) -> Me
 def checked_options(mechanism: str, options: Mapping[str, Any]) -> tuple[Mechanism, Limits]:
     """Return the configured mechanism and limits; raise PlanError for invalid options."""
     limit_options = {k: v for k, v in options.items() if k in LIMITS}
-    limits = Limits(**limit_options | {"progress": listener(limit_options.get("progress"))})
+    limits = Limits(**limit_options | {"progress": check_callback(limit_options.get("progress"))})
     return _configured(mechanism, {k: v for k, v in options.items() if k not in LIMITS}), limits
 
 
@@ -124,7 +124,7 @@ def plan(
     2.612
     """
     configured, limits = checked_options(mechanism, options)
-    one_of("aim", aim, AIMS, error=PlanError)
+    check_choice("aim", aim, AIMS, error=PlanError)
     if isinstance(workload, Workload):
         configured.check_facts(workload)
     if aim == AIMS[0] and reference is not None:
@@ -142,7 +142,7 @@ def plan(
 
 def forecast(workload: Workload, mechanism: str = "querysmasher", **options: Unpack[PlanOptions]) -> Forecast:
     """Predict the time and memory of `plan` with the same arguments, without planning."""
-    instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
+    check_type("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
     configured, limits = checked_options(mechanism, options)
     configured.check_facts(workload)
     return configured.forecast(workload, limits)
@@ -261,7 +261,7 @@ UNIFORM_REASON = "uniform centers, as in the paper"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Usual:
+class DefaultOptions:
     """Options with defaults.
 
     Attributes
@@ -276,7 +276,7 @@ class Usual:
     expected: Forecast | None = None
 
 
-def usual_options(workload: Workload, mechanism: str, options: Mapping[str, Any]) -> Usual:
+def default_options(workload: Workload, mechanism: str, options: Mapping[str, Any]) -> DefaultOptions:
     """Add the default centers to the options of a mechanism, as the app and the command line do.
 
     `plan` has uniform centers by default, as in the paper.  This function chooses tuned centers if
@@ -298,11 +298,11 @@ def usual_options(workload: Workload, mechanism: str, options: Mapping[str, Any]
     """
     options = implied_options(options)
     if CENTERS_OPTION in options or CENTERS_OPTION not in mechanism_class(mechanism).__dataclass_fields__:
-        return Usual(options=options)
+        return DefaultOptions(options=options)
     configured, limits = checked_options(mechanism, options)
     uniform, tuned = (options | {CENTERS_OPTION: centers} for centers in ("uniform", "tuned"))
     if configured.objective != "sum" or options.get("solver", "optimal") != "optimal":
-        return Usual(
+        return DefaultOptions(
             options=uniform, reason=f"{UNIFORM_REASON}: they are tuned by default only for the sum of all errors"
         )
     try:
@@ -314,20 +314,20 @@ def usual_options(workload: Workload, mechanism: str, options: Mapping[str, Any]
         )
     # `plan` raises the same error with its full message.
     except EngineError:
-        return Usual(options=uniform)
+        return DefaultOptions(options=uniform)
     if tuned_forecast.memory > limits.memory_limit:
-        text = f"tuning them may take {amount(tuned_forecast.memory / 1e9)} GB of memory"
-        return Usual(options=uniform, reason=f"{UNIFORM_REASON}: {text}")
+        text = f"tuning them may take {format_number(tuned_forecast.memory / 1e9)} GB of memory"
+        return DefaultOptions(options=uniform, reason=f"{UNIFORM_REASON}: {text}")
     if tuned_forecast.seconds <= TUNING_TIME_LIMIT_S:
-        return Usual(
+        return DefaultOptions(
             options=tuned,
             reason=f"tuned centers: planning takes about {_duration(tuned_forecast)}",
             expected=tuned_forecast,
         )
     text = f"takes about {_duration(tuned_forecast)} in place of {_duration(uniform_forecast)}"
     if tuned_forecast.seconds <= TUNING_TIME_RATIO * uniform_forecast.seconds:
-        return Usual(options=tuned, reason=f"tuned centers: planning {text}", expected=tuned_forecast)
-    return Usual(options=uniform, reason=f"{UNIFORM_REASON}: tuning them {text}", expected=uniform_forecast)
+        return DefaultOptions(options=tuned, reason=f"tuned centers: planning {text}", expected=tuned_forecast)
+    return DefaultOptions(options=uniform, reason=f"{UNIFORM_REASON}: tuning them {text}", expected=uniform_forecast)
 
 
 def implied_options(options: Mapping[str, Any]) -> dict[str, Any]:

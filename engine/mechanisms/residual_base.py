@@ -24,26 +24,26 @@ from engine._arrays import Array
 from engine.bounds.independent_blocks import independent_bound
 from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
-from engine.mechanisms.candidate import Made, noted
-from engine.mechanisms.group_constraints import SLACK, kept_bound, noise_shares, separate_bound
-from engine.mechanisms.minimax import Balanced, balanced, fits, rebuilt, rounds
+from engine.mechanisms.candidate import CandidatePlan, with_stop_reasons
+from engine.mechanisms.group_constraints import SLACK, constrained_bound, noise_shares, separate_bound
+from engine.mechanisms.minimax import MinimaxResult, is_applicable, max_rounds, minimax_search, rebuild_proof
 from engine.mechanisms.reweighting import (
     EVALUATIONS,
+    MAX_FULL_DOMAIN_QUERIES,
     SEPARATE_SOLVE_FACTOR,
-    WHOLE_QUERIES,
     Candidate,
     Step,
     TradeoffSearch,
     dual_norm,
-    proven,
+    norm_bound,
 )
 from engine.plans import Block, Plan
 from engine.plans.blocks import MAX_JOINT, MIN_JOINT_SAVING, calibrate, joint_share, strategies_of
 from engine.plans.objectives import Emphasis
 from engine.plans.replace_one import row_pcosts
-from engine.plans.solver_state import Solved, Tradeoff
+from engine.plans.solver_state import SolverState, Tradeoff
 from engine.privacy import Budget
-from engine.progress import rising
+from engine.progress import monotone
 from engine.residuals import Axes, Space, Split, Strategy
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.dual_solver import Watch
@@ -145,12 +145,12 @@ class ResidualMechanism(Mechanism):
         """Return the forecast for one split with its decomposition."""
         costs = (solver := self.space_solver(workload, parts, limits, math.inf)).forecast(parts.subworkloads)
         peak = min(max((c.peak for c in costs), default=0.0), limits.memory_limit)
-        seconds, memory = math.fsum(c.seconds for c in costs), BASE_BYTES + math.fsum(c.kept for c in costs) + peak
+        seconds, memory = math.fsum(c.seconds for c in costs), BASE_BYTES + math.fsum(c.saved for c in costs) + peak
         # The query weights of a step break all symmetries between spaces.
         if not self.goal(workload).linear:
             check_tight(parts.subworkloads, costs)
             separate_seconds = math.fsum(solver.forecast([sub])[0].seconds for sub in parts.subworkloads)
-            plans = rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
+            plans = max_rounds(workload, self.goal(workload), UNIFORM) if self.by_lines else 0
             steps = MINIMAX_STEPS_PER_PLAN * (1 + plans) if plans else EVALUATIONS
             if math.isfinite(self.goal(workload).power) and all(len(sub.terms) == 1 for sub in parts.subworkloads):
                 steps = POWER_STEPS
@@ -162,32 +162,40 @@ class ResidualMechanism(Mechanism):
         deadline = limits.deadline()
         check_request(workload, budget)
         check_size(workload, limits.memory_limit)
-        limits = replace(limits, progress=rising(limits.progress))
+        limits = replace(limits, progress=monotone(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
         candidate = self.best(workload, budget, limits, deadline)
         limits.tell(1.0, "Planned")
         return candidate.plan
 
-    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
         """Return the best plan of the mechanism: in the base class, with the split of the paper."""
-        return self.made(workload, budget, limits, deadline, UNIFORM)
+        return self.candidate_plan(workload, budget, limits, deadline, UNIFORM)
 
-    def made(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, known: float = math.inf
-    ) -> Made:
+    def candidate_plan(
+        self,
+        workload: Workload,
+        budget: Budget,
+        limits: Limits,
+        deadline: float,
+        split: Split,
+        best_error: float = math.inf,
+    ) -> CandidatePlan:
         """Return the plan for one split.
 
         A search for weights stops when its bound excludes errors below ``known``.
         """
         if self.goal(workload).linear:
             return self._solve_sum(workload, budget, limits, deadline, split)
-        return self._emphasised(workload, budget, limits, deadline, split, known)
+        return self._emphasised(workload, budget, limits, deadline, split, best_error)
 
-    def _solve_sum(self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split) -> Made:
+    def _solve_sum(
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split
+    ) -> CandidatePlan:
         """Return the plan for the weighted sum of variances."""
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(workload, split, labels, limits, deadline, 0.0, hurry=True)
-        state = Solved(
+        state = SolverState(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
             duals=tuple(solver.duals),
@@ -195,7 +203,7 @@ class ResidualMechanism(Mechanism):
         )
         values = {s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()}
         joint = _joint_share(parts, solutions, np.array(list(noise_shares(values).values())))
-        return Made(
+        return CandidatePlan(
             split=split,
             error=math.sqrt(joint) * math.fsum(map(math.sqrt, values.values())),
             values=values,
@@ -203,7 +211,7 @@ class ResidualMechanism(Mechanism):
             joint=joint,
         )
 
-    def weighed(
+    def weighted_plan(
         self,
         workload: Workload,
         budget: Budget,
@@ -212,7 +220,7 @@ class ResidualMechanism(Mechanism):
         split: Split,
         weights: Array,
         most: Array,
-    ) -> Made:
+    ) -> CandidatePlan:
         """Return the optimal plan for modified group weights.
 
         Its error is that for the weights of the workload.
@@ -227,22 +235,22 @@ class ResidualMechanism(Mechanism):
         labels = self.axis_labels(workload)
         parts, solutions, solver = self._solve(emphasis.apply(workload), split, labels, limits, deadline, 0.9)
         shares = noise_shares({s: scale * solutions[k].value for s, (k, scale) in parts.spaces.items()})
-        state = Solved(
+        state = SolverState(
             split=split,
             memory_limit=min(solver.dense_limit, limits.memory_limit),
             duals=tuple(solver.duals),
             endings=tuple(solver.endings),
             tradeoff=Tradeoff(shares=np.array(list(shares.values())), emphasis=emphasis, limits=most),
         )
-        bound = kept_bound(workload, weights, most, separate_bound(parts, solutions))
+        bound = constrained_bound(workload, weights, most, separate_bound(parts, solutions))
         plan = self._assemble(workload, budget, parts, solutions, state, bound)
         group_weights = np.array([g.weight for g in workload.groups])
         error = math.sqrt(float(group_weights @ plan.totals) * budget.row_pcost)
-        return Made(split=split, error=error, values={}, assemble=lambda: plan)
+        return CandidatePlan(split=split, error=error, values={}, assemble=lambda: plan)
 
     def _emphasised(
-        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, known: float
-    ) -> Made:
+        self, workload: Workload, budget: Budget, limits: Limits, deadline: float, split: Split, best_error: float
+    ) -> CandidatePlan:
         """Return the plan for an objective other than the weighted sum."""
         labels = self.axis_labels(workload)
         parts = decompose(workload, split, labels)
@@ -265,23 +273,23 @@ class ResidualMechanism(Mechanism):
             workers=1,
             cache=False,
         )
-        results: Sequence[Candidate | Balanced] = []
-        if self.by_lines and fits(workload, self.goal(workload), split):
+        results: Sequence[Candidate | MinimaxResult] = []
+        if self.by_lines and is_applicable(workload, self.goal(workload), split):
             # Weights that lose queries in rounding: continue with the other search.
             with contextlib.suppress(Unanswered):
-                results = [minimax := balanced(workload, self.goal(workload), split, labels, tell, deadline)]
+                results = [minimax := minimax_search(workload, self.goal(workload), split, labels, tell, deadline)]
                 bound, tradeoff = minimax.proof.bound, minimax.tradeoff
         # Separate weights for all queries may prove a better bound than products.
-        few = sum(g.count for g in workload.groups) <= WHOLE_QUERIES
+        few = sum(g.count for g in workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         if not results or (minimax.far and few and time.monotonic() < deadline):
-            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, tell, deadline, known)
+            steps = TradeoffSearch(workload, self.goal(workload), split, labels, solve, tell, deadline, best_error)
             single = steps.run()
             if not results or single.value < results[0].value:
                 witness = single if steps.witness is None else steps.witness
                 results = [single] if witness is single else [single, witness]
                 bound, tradeoff = witness.bound, steps.tradeoff()
         best = results[0]
-        state = Solved(
+        state = SolverState(
             split=split,
             memory_limit=limits.memory_limit,
             duals=tuple(dual for result in results for dual in result.duals),
@@ -289,7 +297,7 @@ class ResidualMechanism(Mechanism):
             tradeoff=tradeoff,
         )
         joint = _joint_share(best.parts, best.solutions, tradeoff.shares)
-        return Made(
+        return CandidatePlan(
             split=split,
             error=joint * best.value,
             values={},
@@ -335,7 +343,7 @@ class ResidualMechanism(Mechanism):
             solutions.append(solver.solve(sub))
         return parts, solutions, solver
 
-    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         check_request(workload, budget)
         check_size(workload, 4e9)
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
@@ -350,22 +358,22 @@ class ResidualMechanism(Mechanism):
             parts, solutions, _ = self._solve(workload, solved.split, labels, limits, math.inf, 0.0, recorded)
             bound = None
         elif tradeoff.lines is not None and self.by_lines:
-            parts, solutions, bound = rebuilt(workload, goal, solved.split, labels, tradeoff, recorded)
+            parts, solutions, bound = rebuild_proof(workload, goal, solved.split, labels, tradeoff, recorded)
         else:
             # A search for another objective ends with weights for a weighted sum, and the plan is
             # the solution for these weights.
             weighted = tradeoff.emphasis.apply(tradeoff.emphasis.check(workload))
             parts, solutions, _ = self._solve(weighted, solved.split, labels, limits, math.inf, 0.0, recorded)
             if constraints is None:
-                bound = proven(workload, goal, tradeoff.emphasis, parts, solutions)
+                bound = norm_bound(workload, goal, tradeoff.emphasis, parts, solutions)
             else:
                 weights = np.array([tradeoff.emphasis.weights[k] if k >= 0 else 0.0 for k in tradeoff.emphasis.kinds])
-                bound = kept_bound(workload, weights, constraints, separate_bound(parts, solutions))
+                bound = constrained_bound(workload, weights, constraints, separate_bound(parts, solutions))
             # The best bound may come from other weights than the best plan.
             if tradeoff.witness is not None:
                 weighted = tradeoff.witness.apply(tradeoff.witness.check(workload))
                 other, better, _ = self._solve(weighted, solved.split, labels, limits, math.inf, 0.0, recorded)
-                bound = proven(workload, goal, tradeoff.witness, other, better)
+                bound = norm_bound(workload, goal, tradeoff.witness, other, better)
         if tradeoff is not None and len(tradeoff.shares) != len(parts.spaces):
             raise ValueError("recorded shares do not fit")
         # A file with superfluous weights was not written by this search.
@@ -374,7 +382,7 @@ class ResidualMechanism(Mechanism):
         plan = self._assemble(workload, budget, parts, solutions, solved, bound)
         if constraints is not None and (np.array(plan.totals) * budget.row_pcost > constraints * (1.0 + SLACK)).any():
             raise ValueError("the plan violates the accuracy constraints of its groups")
-        return noted(plan, solved.split.stopped)
+        return with_stop_reasons(plan, solved.split.stopped)
 
     def _assemble(
         self,
@@ -382,7 +390,7 @@ class ResidualMechanism(Mechanism):
         budget: Budget,
         parts: Decomposition,
         solutions: Sequence[SpaceSolution],
-        solved: Solved,
+        solved: SolverState,
         bound: float | None = None,
     ) -> Plan:
         tradeoff = solved.tradeoff
@@ -420,7 +428,7 @@ class ResidualMechanism(Mechanism):
             ideal=ideal,
         )
 
-    def _joint_bound(self, workload: Workload, solved: Solved) -> float:
+    def _joint_bound(self, workload: Workload, solved: SolverState) -> float:
         """Return the lower bound on the objective at privacy cost 1 with joint sensitivity."""
         tradeoff, weighted = solved.tradeoff, workload
         if tradeoff is not None:
@@ -433,7 +441,7 @@ class ResidualMechanism(Mechanism):
         if tradeoff.limits is None:
             return total / dual_norm(workload, self.goal(workload), emphasis)[0]
         weights = np.array([emphasis.weights[k] if k >= 0 else 0.0 for k in emphasis.kinds])
-        return kept_bound(workload, weights, tradeoff.limits, total)
+        return constrained_bound(workload, weights, tradeoff.limits, total)
 
     def _calibrated(
         self, strategies: Mapping[Space, Factored], ideal: Array, budget: Budget, split: Split, joint: bool
@@ -445,13 +453,13 @@ class ResidualMechanism(Mechanism):
             strategies, noises, pcost, self.max_records, unions=split.unions, pcost=row_pcosts(budget, joint)
         )
 
-    def at_budget(self, made: Plan, budget: Budget) -> Plan:
-        if made.ideal is None or (made.tradeoff is not None and made.tradeoff.limits is not None):
+    def at_budget(self, plan: Plan, budget: Budget) -> Plan:
+        if plan.ideal is None or (plan.tradeoff is not None and plan.tradeoff.limits is not None):
             # Accuracy constraints of groups are checked again at every budget.
-            return super().at_budget(made, budget)
-        check_request(made.workload, budget)
-        noisy = self._calibrated(strategies_of(made.blocks), made.ideal, budget, made.split, made.joint)
-        return made.renoised(budget, noisy)
+            return super().at_budget(plan, budget)
+        check_request(plan.workload, budget)
+        noisy = self._calibrated(strategies_of(plan.blocks), plan.ideal, budget, plan.split, plan.joint)
+        return plan.renoised(budget, noisy)
 
     def _statement(self, split: Split, covers_all: bool, stopped: Sequence[str]) -> str:
         """Return the text about the lower bound: its measure and the plans it covers."""

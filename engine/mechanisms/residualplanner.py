@@ -22,7 +22,7 @@ from engine._threads import threads_for
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual_base import ResidualMechanism, SpaceSolver
-from engine.residuals import DualProblem, Factor, Options, Strategy, WholeDomain, basis, contract
+from engine.residuals import DualProblem, Factor, FullDomain, Options, Strategy, basis, contract
 from engine.residuals.decomposition import Decomposition, Subworkload
 from engine.residuals.dual_solver import Solution, Watch
 from engine.residuals.strategy_search import Cost, dense_bytes
@@ -55,7 +55,7 @@ class AxisSolver:
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected cost of each subworkload; strategies of attributes are shared."""
         widest = [max(s.sizes, default=1) for s in subs]
-        return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), kept=0.0) for n in widest]
+        return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), saved=0.0) for n in widest]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
         """Do nothing: every strategy is a formula."""
@@ -191,7 +191,7 @@ def base_strategy(base: Any, n: int) -> Array:
     """Return N^T V N, shape (n - 1,) * 2, V optimal with unit diagonal for the rows 1^T and W C of a base family."""
     N = basis(n)
     centered = N @ (N.T @ base.gram((n,)) @ N) @ N.T
-    problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n))))
+    problem = DualProblem(lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=centered + np.ones((n, n))))
     solution = problem.solution(*problem.maximise(Options(gap=1e-7)))
     X: Array = N.T @ (solution.strategy.rows.T @ solution.strategy.rows) @ N
     return X

@@ -37,7 +37,7 @@ from engine.errors import PlanError
 from engine.mechanisms.group_constraints import separate_bound
 from engine.plans import Block
 from engine.plans.budget_allocation import best_shares
-from engine.plans.objectives import Asked, Emphasis, Objective, Symmetry, footprints, symmetry
+from engine.plans.objectives import ClassQueries, Emphasis, Objective, Symmetry, footprints, symmetry
 from engine.plans.solver_state import Tradeoff
 from engine.plans.variance import Footprint, VarianceBuilder, footprint
 from engine.residuals import Space, Split, contract
@@ -57,7 +57,7 @@ LOST = (
 MAX_POINT_WEIGHTS = 8_000_000
 
 
-def even(part: Part) -> bool:
+def has_equal_weights(part: Part) -> bool:
     """Return whether equal query weights are optimal for a part, by symmetry of its cells."""
     if len(part.sizes) > 1:
         return False
@@ -107,7 +107,7 @@ def dual_norm(workload: Workload, goal: Objective, emphasis: Emphasis) -> tuple[
     return value, by_kind * value / total, [v * value / total for v in by_vector]
 
 
-def proven(
+def norm_bound(
     workload: Workload, goal: Objective, emphasis: Emphasis, parts: Decomposition, solutions: list[SpaceSolution]
 ) -> float:
     """Return the lower bound on the norm of the variances at privacy cost 1.
@@ -126,9 +126,9 @@ class PointWeights:
     emphasis : initial factored weights.
     """
 
-    def __init__(self, asked: Sequence[Asked], emphasis: Emphasis) -> None:
+    def __init__(self, class_queries: Sequence[ClassQueries], emphasis: Emphasis) -> None:
         self.masses: list[Array] = []
-        for kind, (queries, numbers) in enumerate(zip(asked, emphasis.uses, strict=True)):
+        for kind, (queries, numbers) in enumerate(zip(class_queries, emphasis.uses, strict=True)):
             mass = np.array(queries.groups * emphasis.weights[kind] * queries.target)
             for together in queries.queries.sets:
                 for p in together:
@@ -136,19 +136,19 @@ class PointWeights:
             self.masses.append(mass.reshape([table.shape[1] for table in queries.queries.tables]))
 
     @staticmethod
-    def fits(asked: Sequence[Asked]) -> bool:
+    def fits(class_queries: Sequence[ClassQueries]) -> bool:
         """Return whether the number of queries is within the limit."""
-        return all(len(one.queries.tables) <= len(AXES) for one in asked) and (
-            sum(math.prod(len(t.T) for t in one.queries.tables) for one in asked) <= MAX_POINT_WEIGHTS
+        return all(len(one.queries.tables) <= len(AXES) for one in class_queries) and (
+            sum(math.prod(len(t.T) for t in one.queries.tables) for one in class_queries) <= MAX_POINT_WEIGHTS
         )
 
-    def follow(self, asked: Sequence[Asked], noises: Array) -> None:
+    def follow(self, class_queries: Sequence[ClassQueries], noises: Array) -> None:
         """Raise the weights of queries above the mean variance and lower the others.
 
         ``noises`` are squared noise scales, shape (space classes,).
         """
         variances = []
-        for queries in asked:
+        for queries in class_queries:
             tables = queries.queries.tables
             axes = AXES[: len(tables)]
             terms = ",".join(["s", *("s" + a for a in axes)])
@@ -160,8 +160,8 @@ class PointWeights:
         total = math.fsum(float(m.sum()) for m in self.masses)
         self.masses = [m / total for m in self.masses]
 
-    def earned(
-        self, asked: Sequence[Asked], counts: Array, noises: Array, emphasis: Emphasis
+    def weighted_variances(
+        self, class_queries: Sequence[ClassQueries], counts: Array, noises: Array, emphasis: Emphasis
     ) -> tuple[list[Array], Array]:
         """Return the weighted variances by vector of the emphasis, and the optimal squared noise.
 
@@ -169,7 +169,7 @@ class PointWeights:
         (space classes,).
         """
         sums, out = np.zeros(len(counts)), [np.zeros(len(v)) for v in emphasis.vectors]
-        for queries, mass, numbers in zip(asked, self.masses, emphasis.uses, strict=True):
+        for queries, mass, numbers in zip(class_queries, self.masses, emphasis.uses, strict=True):
             tables = queries.queries.tables
             axes = AXES[: len(tables)]
             for c, (together, table) in enumerate(zip(queries.queries.sets, tables, strict=True)):
@@ -186,7 +186,7 @@ class PointWeights:
         return out, best * float(np.sum(counts / best))
 
 
-def gains(earned: Array, now: Array) -> Array:
+def log_gains(earned: Array, now: Array) -> Array:
     """Return the centered logarithm of ``earned`` over ``now``, shape (queries of a part,)."""
     if not earned.any():
         return np.zeros(len(earned))
@@ -229,8 +229,8 @@ MAX_STALE_STEPS = 6
 MAX_LOG_RANGE = 12.0
 # Queries of the workload and cells of a table up to which a group has a weight for every query:
 # the spaces of such a group are solved densely.
-WHOLE_QUERIES = 20_000
-WHOLE_CELLS = 400
+MAX_FULL_DOMAIN_QUERIES = 20_000
+MAX_FULL_DOMAIN_CELLS = 400
 Step = tuple[Decomposition, list[SpaceSolution], tuple[Array, ...], tuple[str, ...]]
 Solve = Callable[[Workload, tuple[Array, ...], float], Step]
 
@@ -247,7 +247,7 @@ class Candidate:
     endings: tuple[str, ...]
     noises: Array
     bound: float
-    asked: list[Asked]
+    class_queries: list[ClassQueries]
     unrest: float
     value: float = math.inf
 
@@ -276,9 +276,9 @@ class TradeoffSearch:
         solve: Solve,
         tell: Callable[[float, str], None],
         deadline: float,
-        known: float = math.inf,
+        best_error: float = math.inf,
     ) -> None:
-        self.workload, self.goal, self.split, self.labels, self.known = workload, goal, split, labels, known
+        self.workload, self.goal, self.split, self.labels, self.known = workload, goal, split, labels, best_error
         self.solve, self.tell, self.deadline, self.started = solve, tell, deadline, time.monotonic()
         spaces = list(decompose(workload, split, labels).spaces)
         self.same: Symmetry = symmetry(workload, spaces, goal, labels, split)
@@ -300,13 +300,15 @@ class TradeoffSearch:
         groups = [self.workload.groups[i] for i in self.same.examples]
         # A weight for every query is more general than products, but feasible for small groups
         # only.
-        small = sum(g.count for g in self.workload.groups) <= WHOLE_QUERIES
+        small = sum(g.count for g in self.workload.groups) <= MAX_FULL_DOMAIN_QUERIES
         numbers: dict[Any, int] = {}
         self.starts: list[Array] = []
         uses, self.whole = [], []
         for kind, group in enumerate(groups):
             cells = math.prod(group.sizes)
-            per_query = group.query_weights is not None or (len(group.parts) > 1 and small and cells <= WHOLE_CELLS)
+            per_query = group.query_weights is not None or (
+                len(group.parts) > 1 and small and cells <= MAX_FULL_DOMAIN_CELLS
+            )
             self.whole.append(per_query)
             if per_query:
                 keys: list[Any] = [("group", kind)]
@@ -316,7 +318,7 @@ class TradeoffSearch:
                 # One vector shared by all groups keeps the weights of every space a product.  Groups
                 # with at most one uneven part need other weights, for which a second vector does the
                 # same.
-                uneven = sum(not even(part) for part in group.parts)
+                uneven = sum(not has_equal_weights(part) for part in group.parts)
                 for part in group.parts:
                     roles = tuple(self.same.spaces.get((group.attributes[a],), -1) for a in part.axes)
                     names = tuple(self.workload.schema[group.attributes[a]].name for a in part.axes)
@@ -349,7 +351,7 @@ class TradeoffSearch:
             kinds=self.same.kinds,
             weights=self.weights * np.exp(x[: len(self.weights)]),
             uses=self.uses,
-            whole=tuple(self.whole),
+            single_vector=tuple(self.whole),
             vectors=tuple(vectors),
         )
 
@@ -398,8 +400,8 @@ class TradeoffSearch:
             duals=duals,
             endings=endings,
             noises=noises,
-            bound=proven(self.workload, self.goal, emphasis, parts, solutions),
-            asked=queries,
+            bound=norm_bound(self.workload, self.goal, emphasis, parts, solutions),
+            class_queries=queries,
             unrest=math.sqrt(float(costs @ self._free_ratio(x, ratio) ** 2) / float(costs.sum())),
         )
         self.moved, self.now = candidate.unrest, candidate
@@ -419,7 +421,7 @@ class TradeoffSearch:
 
     def _optimise_shares(self, candidate: Candidate, gap: float) -> Array:
         """Optimise the shares of a candidate and update the best plan; return the class masses."""
-        allocation = best_shares(candidate.asked, self.same.counts, self.goal, candidate.noises, gap)
+        allocation = best_shares(candidate.class_queries, self.same.counts, self.goal, candidate.noises, gap)
         self.pending = None if self.pending is candidate else self.pending
         if allocation.value < candidate.value:
             shared = replace(candidate, noises=allocation.noises, value=allocation.value)
@@ -459,7 +461,7 @@ class TradeoffSearch:
         return self.witness is not None and self.witness.bound >= self.known
 
     def _variance_gradient(
-        self, emphasis: Emphasis, builder: VarianceBuilder, queries: list[Asked], noises: Array
+        self, emphasis: Emphasis, builder: VarianceBuilder, queries: list[ClassQueries], noises: Array
     ) -> Array:
         """Return the gradient of the weighted sum of variances at fixed strategies and shares."""
         out = np.zeros(self.variables)
@@ -552,18 +554,18 @@ class TradeoffSearch:
     def _sharpen(self, first: Candidate) -> None:
         """Follow separate query weights while the plan improves."""
         self.sharp, stalled = True, 0
-        if not PointWeights.fits(first.asked):
+        if not PointWeights.fits(first.class_queries):
             return
-        single, now, noises = PointWeights(first.asked, first.emphasis), first, first.noises
+        single, now, noises = PointWeights(first.class_queries, first.emphasis), first, first.noises
         while stalled < 2 and self.best is not None:
             # An infinite last step makes every step optimise its shares.
             before, self.stale, self.shared = self.best.value, 0, math.inf
-            single.follow(now.asked, noises)
-            earned, best = single.earned(now.asked, self.same.counts, noises, now.emphasis)
-            current = self._variance_gradient(now.emphasis, self._builder(now), now.asked, noises)
+            single.follow(now.class_queries, noises)
+            earned, best = single.weighted_variances(now.class_queries, self.same.counts, noises, now.emphasis)
+            current = self._variance_gradient(now.emphasis, self._builder(now), now.class_queries, noises)
             x = now.point.copy()
             for window, vector in zip(self.windows, earned, strict=True):
-                x[window] += gains(vector, current[window])
+                x[window] += log_gains(vector, current[window])
             # Otherwise weights of light queries would tend to 0 and their variances to infinity.
             x, noises = np.maximum(x, first.point - MAX_LOG_DROP), best
             if not math.isfinite(self.evaluate(x)[0]) or self.now is None:

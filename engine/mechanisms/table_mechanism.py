@@ -19,13 +19,13 @@ from engine.bounds.lower_bounds import global_bound
 from engine.errors import NotApplicable, PlanError
 from engine.mechanisms.base import Limits, Mechanism, check_request, check_size
 from engine.plans import Plan
-from engine.plans.solver_state import Solved
+from engine.plans.solver_state import SolverState
 from engine.plans.table_plan import (
     Component,
     ExplicitPlan,
     MarginalsPlan,
-    answered_by,
     component_blocks,
+    component_of_group,
     explicit_strategy,
 )
 from engine.privacy import Budget
@@ -53,7 +53,7 @@ class Design:
     """
 
     components: tuple[Component, ...]
-    whole_tables: bool = False
+    full_tables: bool = False
     statement: str = ""
     bound: float | None = None
     matrices: tuple[Array, ...] = ()
@@ -65,7 +65,7 @@ class Design:
 
         Each array has a different shape: the header, then every component with its factors.
         """
-        header = [self.origin, len(self.components), float(self.whole_tables)]
+        header = [self.origin, len(self.components), float(self.full_tables)]
         # plan files without the fourth number charge the sum of the costs
         out: list[Any] = [[*header, 1.0] if self.joint else header]
         for c in self.components:
@@ -121,7 +121,7 @@ class Design:
             )
         return cls(
             components=tuple(components),
-            whole_tables=bool(whole_tables),
+            full_tables=bool(whole_tables),
             matrices=matrices,
             origin=origin,
             joint=bool(joint),
@@ -143,7 +143,7 @@ class ExplicitMechanism(Mechanism):
             )
 
     @abstractmethod
-    def design(self, workload: Workload, law: str, limits: Limits, found: tuple[Array, ...]) -> Design:
+    def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
         """Return the components to measure.
 
         ``found`` contains the matrices of an earlier design, with shapes defined by the mechanism,
@@ -160,7 +160,7 @@ class ExplicitMechanism(Mechanism):
         limits.tell(1.0, "Planned")
         return result
 
-    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         check_request(workload, budget, self.laws)
         design = self.design(workload, budget.law, Limits(), solved.matrices)
         bounded = design if solved.bound is None else replace(design, bound=solved.bound)
@@ -184,9 +184,9 @@ def explicit_plan(mechanism: Mechanism, workload: Workload, budget: Budget, desi
         "matrices": design.matrices,
         "max_records": mechanism.max_records,
     }
-    if design.whole_tables:
+    if design.full_tables:
         return MarginalsPlan(**common)
-    answering = answered_by(design.components, len(workload.groups))
+    answering = component_of_group(design.components, len(workload.groups))
     return ExplicitPlan(**common, answered_by=answering, joint=design.joint)
 
 
@@ -207,7 +207,7 @@ def _has_nonzero_query(group: Group) -> bool:
     return bool((marks & (True if group.query_weights is None else group.query_weights > 0)).any())
 
 
-def asked_attributes(workload: Workload) -> Space:
+def used_attributes(workload: Workload) -> Space:
     """Return the attributes of all groups, in schema order."""
     used = {name for g in workload.groups for name in g.attributes}
     return tuple(name for name in workload.schema.names if name in used)

@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from engine._validation import one_of
+from engine._validation import check_choice
 from engine.errors import PlanError
 from engine.mechanisms.base import Limits
-from engine.mechanisms.candidate import Made
+from engine.mechanisms.candidate import CandidatePlan
 from engine.mechanisms.residual_base import ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.residuals import Options, Split
@@ -51,10 +51,10 @@ class WeightedFourier(ResidualMechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("option embedding", self.embedding, EMBEDDINGS, error=PlanError, public=True)
+        check_choice("option embedding", self.embedding, EMBEDDINGS, error=PlanError, public=True)
 
-    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> Made:
-        return self.made(workload, budget, limits, deadline, self.split(workload))
+    def best(self, workload: Workload, budget: Budget, limits: Limits, deadline: float) -> CandidatePlan:
+        return self.candidate_plan(workload, budget, limits, deadline, self.split(workload))
 
     def split(self, workload: Workload) -> Split:
         """Return half-circle centers for attributes with prefixes and suffixes only."""

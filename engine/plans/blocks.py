@@ -31,9 +31,9 @@ import numpy as np
 from engine._arrays import Array
 from engine.errors import PlanError
 from engine.privacy.gaussian import LOAD, STEP
-from engine.residuals import Axes, Space, Strategy, contract, grouped
-from engine.residuals.basis import ungrouped
-from engine.residuals.strategy import LEAVING, MeasuredPart, dearest_cell
+from engine.residuals import Axes, Space, Strategy, contract, group_axes
+from engine.residuals.basis import ungroup_axes
+from engine.residuals.strategy import LEAVING, MeasuredPart, joint_sensitivity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,7 +146,7 @@ class Block:
             out = contract(np.ones((1,) * len(squares)), [q.sum(axis=0)[None] for q in squares])
         else:
             out = contract(self.weights**2, squares)
-        return ungrouped(out, self.sets, self.sizes)
+        return ungroup_axes(out, self.sets, self.sizes)
 
     def cell_pcosts(self, max_records: int) -> Array:
         """Privacy cost of the block for a record in each cell, shape (n_1, ..., n_k)."""
@@ -166,7 +166,7 @@ class Block:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AlikeBlocks(Mapping[Space, Block]):
+class LazyBlocks(Mapping[Space, Block]):
     """A mapping of blocks that differ only in their keys within each of a few classes.
 
     Blocks are created on first access and cached, because most of them are never accessed.
@@ -183,14 +183,14 @@ class AlikeBlocks(Mapping[Space, Block]):
     numbers: Mapping[Space, int]
     attributes: Mapping[Space, Space] = field(default_factory=dict)
     unions: Mapping[Space, tuple[Space, ...]] = field(default_factory=dict)
-    _made: dict[Space, Block] = field(default_factory=dict)
+    _blocks: dict[Space, Block] = field(default_factory=dict)
 
     def __getitem__(self, key: Space) -> Block:
-        block = self._made.get(key)
+        block = self._blocks.get(key)
         if block is None:
             prototype = self.kinds[self.numbers[key]]
             block = replace(prototype, attributes=self.attributes.get(key, key), union=self.unions.get(key, ()))
-            block = self._made.setdefault(key, block)  # the same object for all threads
+            block = self._blocks.setdefault(key, block)  # the same object for all threads
         return block
 
     def __iter__(self) -> Iterator[Space]:
@@ -216,16 +216,16 @@ class AlikeBlocks(Mapping[Space, Block]):
                 yield space, key
 
 
-def homes(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
+def block_of_space(blocks: Mapping[Space, Block]) -> dict[Space, Space]:
     """Return the key of the block that measures each residual space, without creating blocks."""
-    if isinstance(blocks, AlikeBlocks):
+    if isinstance(blocks, LazyBlocks):
         return dict(zip(blocks, blocks, strict=True)) if blocks.plain else dict(blocks.homes())
     return {space: key for key, block in blocks.items() for space in block.spaces}
 
 
 def strategies_of(blocks: Mapping[Space, Block]) -> dict[Space, tuple[tuple[Axes, Strategy], ...]]:
     """Return the factors of each block, without creating blocks."""
-    if isinstance(blocks, AlikeBlocks):
+    if isinstance(blocks, LazyBlocks):
         return {key: blocks.kinds[number].factors for key, number in blocks.numbers.items()}
     return {key: block.factors for key, block in blocks.items()}
 
@@ -241,7 +241,7 @@ def apply_factors(block: Block, tensor: Array, matrix: Any) -> Array:
     The input tensor, on the class coordinates, has one axis per attribute of the block; the result
     has one axis per factor, in the order of the factors.
     """
-    return contract(grouped(tensor, block.sets), [matrix(s).T for _, s in block.factors])
+    return contract(group_axes(tensor, block.sets), [matrix(s).T for _, s in block.factors])
 
 
 def undo_factors(block: Block, answers: Array) -> Array:
@@ -255,7 +255,7 @@ def undo_factors(block: Block, answers: Array) -> Array:
     if block.union:
         return out.ravel()
     # row-major order, as after reading a stored estimate: the order affects the last digit of sums
-    return np.asarray(ungrouped(out, block.sets, block.coordinates), order="C")
+    return np.asarray(ungroup_axes(out, block.sets, block.coordinates), order="C")
 
 
 def measures_piece(block: Block, piece: Array) -> bool:
@@ -265,7 +265,7 @@ def measures_piece(block: Block, piece: Array) -> bool:
     """
     for axes, strategy in block.factors:
         if not strategy.complete:
-            rows = grouped(piece, [axes, tuple(a for a in range(piece.ndim) if a not in axes)])
+            rows = group_axes(piece, [axes, tuple(a for a in range(piece.ndim) if a not in axes)])
             residual = rows - strategy.span @ (strategy.span.T @ rows)
             if np.linalg.norm(residual) > LEAVING * np.linalg.norm(piece):
                 return False
@@ -274,7 +274,7 @@ def measures_piece(block: Block, piece: Array) -> bool:
 
 def _classes_of(blocks: Mapping[Space, Block]) -> list[tuple[Block, int]]:
     """Return one block of every class of equal blocks, and the size of the class."""
-    if isinstance(blocks, AlikeBlocks):
+    if isinstance(blocks, LazyBlocks):
         return [(blocks.kinds[k], n) for k, n in Counter(blocks.numbers.values()).items()]
     classes: dict[Any, tuple[Block, int]] = {}
     for block in blocks.values():
@@ -295,7 +295,7 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
     return total**2 if laplace else total
 
 
-def on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
+def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     """Return whether releases of blocks with total cost ``pcost`` are on the Gaussian curve.
 
     The grid must be fine enough for the theorem of `engine.privacy.gaussian`; with Laplace noise
@@ -315,7 +315,7 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     The joint cost is the maximum over cells of the summed costs of the blocks for that cell.
 
     Guarantee: at most the sum of the costs of the single blocks, up to rounding; exact wherever
-    `dearest_cell` is exact.
+    `joint_sensitivity` is exact.
     """
     block_list = list(blocks.values())
     if not block_list:
@@ -325,7 +325,7 @@ def cells_pcost(blocks: Mapping[Any, Block], max_records: int) -> float:
     norms = [math.prod(s.column_sum for _, s in b.factors) if law == "laplace" else b.column_norm for b in block_list]
     extra = [(b.sensitivity(max_records) - n) * s for b, n, s in zip(block_list, norms, scales, strict=True)]
     power = 1 if law == "laplace" else 2
-    ideal = dearest_cell(
+    ideal = joint_sensitivity(
         ((b.attributes, _unweighted(b), s**power) for b, s in zip(block_list, scales, strict=True)), law
     )
     if law == "laplace":
@@ -357,7 +357,7 @@ def joint_share(parts: Sequence[MeasuredPart]) -> float:
     if sum(any(s in unequal for _, s in factors) for _, factors, _ in parts) < 2:
         return 1.0
     total = math.fsum(scale * math.prod(s.column_norm**2 for _, s in factors) for _, factors, scale in parts)
-    return min(1.0, dearest_cell(parts, "gaussian") / total)
+    return min(1.0, joint_sensitivity(parts, "gaussian") / total)
 
 
 def joint_pcost(parts: Sequence[Mapping[Space, Block]], max_records: int) -> float:
@@ -417,7 +417,7 @@ def calibrate(
     unions: Mapping[Space, tuple[Space, ...]] | None = None,
     attributes: Mapping[Space, Space] | None = None,
     pcost: Callable[[Mapping[Space, Block], int], float] = total_pcost,
-) -> AlikeBlocks:
+) -> LazyBlocks:
     """Return blocks with noises scaled by a common factor to stay within the budget.
 
     Parameters
@@ -460,7 +460,7 @@ def calibrate(
             Block(attributes=(), factors=factors, noise=noise, grid=grid, law=law)
             for (factors, _), noise, grid in zip(classes, raised, grids, strict=True)
         ]
-        blocks = AlikeBlocks(kinds=prototypes, numbers=numbers, attributes=attributes or {}, unions=unions or {})
+        blocks = LazyBlocks(kinds=prototypes, numbers=numbers, attributes=attributes or {}, unions=unions or {})
         cost = pcost(blocks, max_records)
         if cost <= budget:
             return blocks

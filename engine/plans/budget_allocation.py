@@ -27,7 +27,7 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array
-from engine.plans.objectives import Asked, Objective
+from engine.plans.objectives import ClassQueries, Objective
 
 # relative gap of the variance at which the search stops
 GAP = 1e-7
@@ -54,7 +54,9 @@ class Shares:
     mass: Array
 
 
-def best_shares(asked: Sequence[Asked], counts: Array, goal: Objective, start: Array, gap: float = GAP) -> Shares:
+def best_shares(
+    queries: Sequence[ClassQueries], counts: Array, goal: Objective, start: Array, gap: float = GAP
+) -> Shares:
     """Return the optimal allocation for strategies, given by the footprints of the queries.
 
     Parameters
@@ -67,16 +69,16 @@ def best_shares(asked: Sequence[Asked], counts: Array, goal: Objective, start: A
     # the norm times the cost is invariant to scaling, so scale the start to cost 1
     start = start * float(np.sum(counts / start))
     if math.isinf(goal.power):
-        return _largest(asked, counts, start, gap)
-    return _powers(asked, counts, goal.power, start, gap)
+        return _largest(queries, counts, start, gap)
+    return _powers(queries, counts, goal.power, start, gap)
 
 
-def _spread(group_class: Asked, row: Array, spaces: int) -> Array:
+def _spread(group_class: ClassQueries, row: Array, spaces: int) -> Array:
     """Return a row of a footprint by class of space, relative to the target."""
     return np.bincount(group_class.spaces, row, minlength=spaces) / group_class.target
 
 
-def _largest(classes: Sequence[Asked], counts: Array, start: Array, gap: float) -> Shares:
+def _largest(classes: Sequence[ClassQueries], counts: Array, start: Array, gap: float) -> Shares:
     spaces = len(counts)
     rows: list[Array] = []
     owner: list[int] = []
@@ -187,7 +189,7 @@ class _Batch:
     units: Array
 
 
-def _batches(classes: Sequence[Asked], power: float) -> tuple[list[_Batch], list[int]]:
+def _batches(classes: Sequence[ClassQueries], power: float) -> tuple[list[_Batch], list[int]]:
     """Return the classes for which expansion is cheaper, in batches, and the remaining classes."""
     by_spaces: dict[int, list[int]] = {}
     unexpanded = []
@@ -211,7 +213,7 @@ def _batches(classes: Sequence[Asked], power: float) -> tuple[list[_Batch], list
     return out, unexpanded
 
 
-def _powers(classes: Sequence[Asked], counts: Array, p: float, start: Array, gap: float) -> Shares:
+def _powers(classes: Sequence[ClassQueries], counts: Array, p: float, start: Array, gap: float) -> Shares:
     import scipy.optimize
 
     spaces, weights = len(counts), np.array([group_class.groups * group_class.weight for group_class in classes])

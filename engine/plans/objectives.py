@@ -243,7 +243,7 @@ def _class_numbers(colours: Mapping[Any, Any]) -> dict[Any, int]:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
+class ClassQueries:
     """The queries of one class of groups.
 
     Attributes
@@ -262,7 +262,9 @@ class Asked:
     target: float
 
 
-def footprints(workload: Workload, builder: VarianceBuilder, same: Symmetry, goal: Objective) -> list[Asked] | None:
+def footprints(
+    workload: Workload, builder: VarianceBuilder, same: Symmetry, goal: Objective
+) -> list[ClassQueries] | None:
     """Return the queries of every class of groups; None if a weighted query cannot be answered."""
     classes = []
     for example, groups in zip(same.examples, same.sizes, strict=True):
@@ -278,7 +280,7 @@ def footprints(workload: Workload, builder: VarianceBuilder, same: Symmetry, goa
         queries = footprint(variances, query_weights)
         spaces = tuple(same.spaces[tuple(group.attributes[a] for a in s.axes)] for s in variances.summands)
         classes.append(
-            Asked(
+            ClassQueries(
                 queries=queries, spaces=spaces, groups=float(groups), weight=group.weight, target=goal.target(example)
             )
         )
@@ -296,7 +298,9 @@ def deciding_weights(group: Group, goal: Objective) -> Array | None:
     return None if (weights > 0).all() else (weights > 0).astype(float)
 
 
-def norm(asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence[float], goal: Objective) -> float:
+def variance_norm(
+    asked: Sequence[Footprint], weights: Sequence[float], targets: Sequence[float], goal: Objective
+) -> float:
     """Return the norm of the variances of some groups at their current noise.
 
     In counts^2, or relative to the targets.
@@ -330,7 +334,7 @@ def achieved_norm(workload: Workload, variance: Callable[[int], GroupVariance], 
                 weights.append(0.0)
                 targets.append(goal.target(i))
             weights[classes[key]] += group.weight
-    return norm(queries, weights, targets, goal)
+    return variance_norm(queries, weights, targets, goal)
 
 
 @dataclass(frozen=True, eq=False)
@@ -384,15 +388,15 @@ class Emphasis:
     ----------
     kinds : class of every group, shape (groups,); -1 for groups without weighted queries.
     weights : weight of a group of each class, shape (classes,).
-    uses : for each class, the indices in `vectors` of its parts; a single index if ``whole``.
-    whole : for each class, whether it has a single vector over all queries of a group.
+    uses : for each class, the indices in `vectors` of its parts; a single index if ``single_vector``.
+    single_vector : for each class, whether it has a single vector over all queries of a group.
     vectors : query weights, each of shape (queries of a part or of a group,).
     """
 
     kinds: tuple[int, ...]
     weights: Array
     uses: tuple[tuple[int, ...], ...]
-    whole: tuple[bool, ...]
+    single_vector: tuple[bool, ...]
     vectors: tuple[Array, ...]
 
     @classmethod
@@ -427,7 +431,7 @@ class Emphasis:
             kinds=tuple(class_of),
             weights=np.array([weight for _, weight in classes]),
             uses=tuple(uses),
-            whole=tuple(full_vectors),
+            single_vector=tuple(full_vectors),
             vectors=tuple(vectors),
         )
 
@@ -438,7 +442,7 @@ class Emphasis:
             if group_class < 0:
                 continue
             weight, numbers = float(self.weights[group_class]), self.uses[group_class]
-            if self.whole[group_class]:
+            if self.single_vector[group_class]:
                 query_weights = self.vectors[numbers[0]]
                 groups.append(replace(group, weight=weight, query_weights=query_weights))
                 continue
@@ -461,7 +465,7 @@ class Emphasis:
             "kinds": list(self.kinds),
             "weights": pack(self.weights),
             "uses": [list(u) for u in self.uses],
-            "whole": list(self.whole),
+            "whole": list(self.single_vector),
             "vectors": [pack(v) for v in self.vectors],
         }
 
@@ -472,13 +476,13 @@ class Emphasis:
             kinds=tuple(data["kinds"]),
             weights=unpack(data["weights"]),
             uses=tuple(tuple(u) for u in data["uses"]),
-            whole=tuple(data["whole"]),
+            single_vector=tuple(data["whole"]),
             vectors=tuple(unpack(v) for v in data["vectors"]),
         )
         count = len(emphasis.weights)
         numbers = [*emphasis.kinds, *(n for u in emphasis.uses for n in u)]
         if (
-            not len(emphasis.uses) == len(emphasis.whole) == count
+            not len(emphasis.uses) == len(emphasis.single_vector) == count
             or not all(type(n) is int for n in numbers)
             or not all(-1 <= k < count for k in emphasis.kinds)
             or not all(0 <= n < len(emphasis.vectors) for u in emphasis.uses for n in u)
@@ -495,7 +499,7 @@ class Emphasis:
             if omitted or (group_class >= 0 and group.weight == 0):
                 raise ValueError("the emphasis is for other groups")
             if group_class >= 0:
-                lengths = [group.count] if self.whole[group_class] else [p.count for p in group.parts]
+                lengths = [group.count] if self.single_vector[group_class] else [p.count for p in group.parts]
                 if [len(self.vectors[n]) for n in self.uses[group_class]] != lengths:
                     raise ValueError("the emphasis is for other numbers of queries")
         return workload

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import amount, cost, number
-from engine._validation import span, whole
-from engine._values import Value
+from engine._format import cost, format_number, number
+from engine._validation import check_int, check_slice
+from engine._values import FrozenValue
 from engine.bounds.lower_bounds import best_bound
 from engine.errors import PlanError, Unanswered
-from engine.plans.blocks import Block, apply_factors, homes, measures_piece, on_curve, table_of_blocks
+from engine.plans.blocks import Block, apply_factors, block_of_space, is_on_curve, measures_piece, table_of_blocks
 from engine.plans.objectives import Objective, achieved_norm, objective, pack
 from engine.plans.reconstruction import (
     Answers,
@@ -31,11 +31,11 @@ from engine.plans.reconstruction import (
     class_pieces,
     finite_table,
     union_rows,
-    unmeasured,
+    unmeasured_error,
 )
-from engine.plans.replace_one import ReplaceOne, person_pcost, replaced
-from engine.plans.solver_state import Certificate, Solved, Tradeoff, canonical, pack_split
-from engine.plans.variance import GroupVariance, VarianceBuilder, by_kind, table_of_groups
+from engine.plans.replace_one import ReplaceOne, person_pcost, replace_one_cost
+from engine.plans.solver_state import Certificate, SolverState, Tradeoff, canonical_json, pack_split
+from engine.plans.variance import GroupVariance, VarianceBuilder, table_of_groups, variances_by_class
 from engine.privacy import Budget
 from engine.privacy.budget import DEFAULT_DELTA, delta_text
 from engine.residuals import Space, Split
@@ -53,7 +53,7 @@ NamedQuery = tuple[Sequence[str], npt.ArrayLike]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Plan(Value):
+class Plan(FrozenValue):
     """A mechanism fitted to a workload and a budget.
 
     Attributes
@@ -85,7 +85,7 @@ class Plan(Value):
     """
 
     # whether every group is answered from a single measured table
-    whole_tables: ClassVar[bool] = False
+    full_tables: ClassVar[bool] = False
 
     workload: Workload
     budget: Budget
@@ -111,7 +111,7 @@ class Plan(Value):
                 f"{self.budget.pcost}. The plan is refused; please report it."
             )
         groups = self.workload.groups
-        for i in range(len(groups)) if self.whole_tables else self._variances.not_whole(self.workload).tolist():
+        for i in range(len(groups)) if self.full_tables else self._variances.partial_groups(self.workload).tolist():
             group = groups[i]
             if group.weight > 0 and not self._answers(i):
                 raise Unanswered(
@@ -123,7 +123,7 @@ class Plan(Value):
     def _answers(self, group: int) -> bool:
         """Return whether the plan can answer all queries of a group that have positive weight."""
         queries = self.workload.groups[group]
-        if not self.whole_tables and self._variances.all_measured(queries):
+        if not self.full_tables and self._variances.all_measured(queries):
             return True
         variances = self.group_variance(group)
         if variances.unmeasured and queries.query_weights is not None:
@@ -143,7 +143,7 @@ class Plan(Value):
     @cached_property
     def on_curve(self) -> bool:
         """Whether the grid is fine enough for the Gaussian curve; if not, zCDP gives epsilon."""
-        return on_curve([self.blocks], self.pcost)
+        return is_on_curve([self.blocks], self.pcost)
 
     @property
     def epsilon_by_delta(self) -> dict[str, float]:
@@ -166,7 +166,7 @@ class Plan(Value):
         Guarantee: the bound holds for all pairs of cells and for rows outside the domain.  The
         example is the most costly pair of cells in a local search.
         """
-        return replaced(self.blocks, self.budget, self.max_records, self.schema, self.joint)
+        return replace_one_cost(self.blocks, self.budget, self.max_records, self.schema, self.joint)
 
     @property
     def answering(self) -> Mapping[Space, Block]:
@@ -208,11 +208,11 @@ class Plan(Value):
         return self._variances.group(self.workload.groups[group])
 
     def _check_group(self, group: int) -> None:
-        whole("number of the group", group, 0, len(self.workload.groups) - 1, error=PlanError)
+        check_int("number of the group", group, 0, len(self.workload.groups) - 1, error=PlanError)
 
     @cached_property
     def _each(self) -> list[GroupVariance]:
-        return by_kind(self.answering, self.split, self.workload, self.group_variance)
+        return variances_by_class(self.answering, self.split, self.workload, self.group_variance)
 
     def _by_group(self, value: Callable[[GroupVariance], float]) -> list[float]:
         """Return one number per group, computed once for groups with the same variances."""
@@ -303,7 +303,7 @@ class Plan(Value):
         privacy cost, and must not turn one release into two.
         """
         budget = replace(self.budget, report_delta=DEFAULT_DELTA).to_dict()
-        return hashlib.sha256(canonical(self._request() | {"budget": budget}).encode()).hexdigest()
+        return hashlib.sha256(canonical_json(self._request() | {"budget": budget}).encode()).hexdigest()
 
     def by_group(self) -> pd.DataFrame:
         """Return one row per group: attributes, family, queries, rmse and max_std in counts."""
@@ -334,7 +334,9 @@ class Plan(Value):
 
         The order of the queries is that of `describe`.
         """
-        return self.group_variance(group).values(*span(start, stop, self.workload.groups[group].count, error=PlanError))
+        return self.group_variance(group).values(
+            *check_slice(start, stop, self.workload.groups[group].count, error=PlanError)
+        )
 
     def variance_of(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the variance of any query on ``attributes``, in counts^2.
@@ -382,12 +384,12 @@ class Plan(Value):
     @cached_property
     def home(self) -> Mapping[Space, Space]:
         """Key in `answering` of the block that measures each residual space."""
-        return homes(self.answering)
+        return block_of_space(self.answering)
 
     @property
-    def solved(self) -> Solved:
+    def solved(self) -> SolverState:
         """State of the search, enough to rebuild the plan at this or another budget."""
-        return Solved(**{f.name: getattr(self, f.name) for f in fields(Solved)})
+        return SolverState(**{f.name: getattr(self, f.name) for f in fields(SolverState)})
 
     def _reconstruction(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> dict[Space, Array]:
         components = self.class_pieces(attributes, query_tensor)
@@ -397,7 +399,7 @@ class Plan(Value):
             if not piece.size or self.schema.is_exact(space) or np.linalg.norm(piece) <= ROUNDING * size:
                 continue
             if space not in self.home:
-                raise unmeasured(attributes, space)
+                raise unmeasured_error(attributes, space)
             by_block.setdefault(self.home[space], {})[space] = piece
         out = {}
         for home, block_pieces in by_block.items():
@@ -407,11 +409,11 @@ class Plan(Value):
                 given = {space: piece[None] for space, piece in block_pieces.items()}
                 row = union_rows(self.schema, block, given)
                 if not strategy.complete and strategy.leaves_span(row)[0]:
-                    raise unmeasured(attributes, home)
+                    raise unmeasured_error(attributes, home)
                 out[home] = block.noise * (row @ strategy.pinv)[0]
             else:
                 if not measures_piece(block, block_pieces[home]):
-                    raise unmeasured(attributes, home)
+                    raise unmeasured_error(attributes, home)
                 solved = apply_factors(block, block_pieces[home], lambda s: s.pinv.T)
                 out[home] = block.noise * (solved if block.weights is None else solved / block.weights).ravel()
         return out
@@ -422,7 +424,7 @@ class Plan(Value):
             "mechanism": self.mechanism,
             "groups": number(len(self.workload.groups)),
             "queries": number(self.workload.queries),
-            "rmse": f"{amount(self.rmse)} counts",
+            "rmse": f"{format_number(self.rmse)} counts",
             "pcost": cost(self.pcost),
         }
 
@@ -457,9 +459,9 @@ class Plan(Value):
             "hash": self.hash,
         }
         # plans with `whole_tables` store this as an option
-        if self.joint and not self.whole_tables:
+        if self.joint and not self.full_tables:
             solved["joint"] = True
         if self.tradeoff is not None:
             solved["tradeoff"] = self.tradeoff.to_dict()
             solved["achieved"] = self.achieved
-        return canonical(self._request() | {"solved": solved})
+        return canonical_json(self._request() | {"solved": solved})

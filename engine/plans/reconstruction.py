@@ -15,13 +15,13 @@ from engine._arrays import Array
 from engine._format import set_name
 from engine._threads import threads_for
 from engine.errors import NotAnswerable, PlanError
-from engine.plans.blocks import Block, homes
+from engine.plans.blocks import Block, block_of_space
 from engine.residuals import Axes, Complement, Space, Split, SplitLift
 from engine.residuals.basis import part_of, pieces, tables
 from engine.workload import Schema, Workload, subsets
 
 
-def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Array:
+def finite_table(names: Space, sizes: Sequence[int], values: npt.ArrayLike) -> Array:
     """Return a query as a table of finite numbers, shape (n_1, ..., n_k).
 
     Raises
@@ -29,7 +29,7 @@ def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Ar
     PlanError : the query has another shape, or entries that are not finite numbers.
     """
     try:
-        tensor = np.asarray(given, dtype=float)
+        tensor = np.asarray(values, dtype=float)
     except (TypeError, ValueError, OverflowError):
         tensor = np.full((), np.nan)
     if tensor.shape != tuple(sizes) or not np.isfinite(tensor).all():
@@ -40,7 +40,7 @@ def finite_table(names: Space, sizes: Sequence[int], given: npt.ArrayLike) -> Ar
     return tensor
 
 
-def unmeasured(attributes: Sequence[str], space: Space) -> NotAnswerable:
+def unmeasured_error(attributes: Sequence[str], space: Space) -> NotAnswerable:
     """Return the exception for a query whose component in a residual space is not measured."""
     return NotAnswerable(
         f"This query on {' x '.join(attributes)} needs a part of the table on {' x '.join(space)} that the "
@@ -61,7 +61,7 @@ def class_pieces(
     shape = schema.sizes(ranked)
     order = [names.index(name) for name in ranked]
     row = np.ascontiguousarray(tensor.transpose(order)).reshape(1, -1)
-    table = pieces(row, shape, split.given(ranked), split.inside(ranked)).reshape(1, *shape)
+    table = pieces(row, shape, split.centers_of(ranked), split.inside(ranked)).reshape(1, *shape)
     return {
         tuple(ranked[a] for a in axes): table[part_of(len(ranked), axes)][0] for axes in subsets(range(len(ranked)))
     }
@@ -124,7 +124,7 @@ class SpaceAnswers:
     @cached_property
     def home(self) -> Mapping[Space, Space]:
         """Key of the block that measures each residual space."""
-        return homes(self.blocks)
+        return block_of_space(self.blocks)
 
     @cached_property
     def by_space(self) -> Mapping[Space, Array]:
@@ -138,7 +138,7 @@ class SpaceAnswers:
             table = schema.exact_table(space).astype(float)
             complement = split.complement(space)
             complements: dict[Axes, Complement] = {} if complement is None else {(0, 1): complement}
-            lift = SplitLift(table.shape, split.given(space), (tuple(range(table.ndim)),), complements)
+            lift = SplitLift(table.shape, split.centers_of(space), (tuple(range(table.ndim)),), complements)
             out[space] = lift.classes(table.reshape(1, -1)).reshape([n - 1 for n in table.shape])
         for home, values in self.estimates.items():
             at = 0
@@ -150,7 +150,7 @@ class SpaceAnswers:
 
     def group_table(self, group: int) -> Array:
         """Return the table that answers a group, in counts, one axis per attribute of the group."""
-        return self.known_table(self.workload.groups[group].attributes)
+        return self.partial_table(self.workload.groups[group].attributes)
 
     def table(self, attributes: Space) -> Array:
         """Return the noisy table on some attributes, in counts, one axis per attribute.
@@ -166,7 +166,7 @@ class SpaceAnswers:
                     f"{set_name(space)} is missing. Ask single queries with answer(), or plan "
                     "with the marginal on these attributes."
                 )
-        return self.known_table(attributes)
+        return self.partial_table(attributes)
 
     def value(self, attributes: Sequence[str], query_tensor: npt.ArrayLike) -> float:
         """Return the answer to one query, in counts; unmeasured components count as 0.
@@ -195,7 +195,7 @@ class SpaceAnswers:
         rows = union_rows(self.schema, block, {space: identity})
         return not strategy.leaves_span(rows).any()
 
-    def known_table(self, attributes: Sequence[str]) -> Array:
+    def partial_table(self, attributes: Sequence[str]) -> Array:
         """Return the table on ``attributes``, in counts; unmeasured components count as 0.
 
         The table has one axis per attribute.
@@ -213,5 +213,5 @@ class SpaceAnswers:
                 coordinates[part_of(len(ranked), inside)] = estimate
         with threads_for(max(sizes, default=1)):
             split = self.split
-            table = tables(coordinates, sizes, split.given(ranked), split.inside(ranked)).reshape(sizes)
+            table = tables(coordinates, sizes, split.centers_of(ranked), split.inside(ranked)).reshape(sizes)
         return table.transpose([ranked.index(name) for name in attributes])

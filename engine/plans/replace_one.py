@@ -75,7 +75,7 @@ def person_pcost(blocks: Mapping[Space, Block], budget: Budget, max_records: int
     return budget.of_person(row_pcosts(budget, joint)(blocks, max_records))
 
 
-def replaced(
+def replace_one_cost(
     blocks: Mapping[Space, Block], budget: Budget, max_records: int, schema: Schema, joint: bool = False
 ) -> ReplaceOne:
     """Return the privacy cost of replacing all rows of one person; see `ReplaceOne`."""

@@ -13,7 +13,7 @@ from engine._untrusted import MAX_JSON_MEMORY, parse_json
 from engine.errors import PlanError
 from engine.plans.objectives import Emphasis, unpack
 from engine.plans.plan import FORMAT, Plan
-from engine.plans.solver_state import Lines, Solved, Tradeoff
+from engine.plans.solver_state import Lines, SolverState, Tradeoff
 from engine.residuals import Complement, Space, Split
 
 # entries of the custom matrices in an untrusted plan file
@@ -22,7 +22,7 @@ MAX_ENTRIES = 5_000_000
 MAX_ENTRIES_PER_BYTE = 10
 
 
-def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str, Any], Solved]:
+def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str, Any], SolverState]:
     """Return the validated JSON document of a plan and the state of its solver.
 
     Parameters
@@ -80,7 +80,7 @@ def parse_plan(text: str | bytes, *, untrusted: bool = False) -> tuple[dict[str,
             "The field 'joint' of the plan file decides how blocks are charged and must be true or false. "
             "Export it again."
         )
-    return data, Solved(
+    return data, SolverState(
         duals=tuple(duals),
         endings=tuple(endings),
         memory_limit=math.inf if limit is None else limit,

@@ -81,7 +81,7 @@ class Tradeoff:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Solved:
+class SolverState:
     """State of a finished search, enough to rebuild the plan without searching.
 
     Attributes
@@ -197,6 +197,6 @@ def pack_split(split: Split) -> dict[str, Any]:
     }
 
 
-def canonical(data: Any) -> str:
+def canonical_json(data: Any) -> str:
     """Return canonical JSON text: equal data have equal text and equal hashes."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

@@ -43,7 +43,7 @@ from engine.plans.plan import NamedQuery, Plan
 from engine.plans.replace_one import row_pcosts
 from engine.plans.variance import GroupVariance, Parts, Summand
 from engine.privacy import Budget
-from engine.residuals import Axes, Space, Strategy, basis, contract, grouped
+from engine.residuals import Axes, Space, Strategy, basis, contract, group_axes
 from engine.residuals.strategy import LEAVING
 from engine.workload import Group, Part, subsets
 
@@ -63,10 +63,13 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
         if not any(set(axes) & set(part) for part in part_axes):
             # the query sums over all cells of a factor that it does not mention: 1^T C 1
             coefficient *= float(strategy.covariance.sum())
-    arrays = [(parts, _forms(group, part_axes, parts, factors)) for parts, factors in linked(part_axes, block.factors)]
+    arrays = [
+        (parts, _forms(group, part_axes, parts, factors))
+        for parts, factors in connected_components(part_axes, block.factors)
+    ]
     unmeasured_marks = [_outside_span(group, part_axes, axes, s) for axes, s in block.factors if not s.complete]
     unmeasured_marks = [(parts, nonzero) for parts, nonzero in unmeasured_marks if nonzero.any()]
-    nonzero = presence(group) if unmeasured_marks else []  # a query of zeros needs no measurement
+    nonzero = nonzero_parts(group) if unmeasured_marks else []  # a query of zeros needs no measurement
     unmeasured_summands = [
         Summand(
             coefficient=1.0,
@@ -81,7 +84,7 @@ def explicit_group_variance(group: Group, block: Block) -> GroupVariance:
     )
 
 
-def unmeasured_rows(strategy: Strategy, kept: Sequence[int]) -> Array:
+def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
     """Return the unmeasured components of the cells of some axes of a factor.
 
     Parameters
@@ -98,22 +101,22 @@ def unmeasured_rows(strategy: Strategy, kept: Sequence[int]) -> Array:
     because the difference |q|^2 - |q P|^2 would lose a share of `LEAVING` in rounding.
     """
     labels, cells = np.zeros(strategy.sizes, dtype=np.int64), 1
-    for axis in kept:
+    for axis in axes:
         shape = [1] * len(strategy.sizes)
         shape[axis] = -1
         labels = labels * strategy.sizes[axis] + np.arange(strategy.sizes[axis]).reshape(shape)
         cells *= strategy.sizes[axis]
-    dropped = tuple(a for a in range(len(strategy.sizes)) if a not in kept)
+    dropped = tuple(a for a in range(len(strategy.sizes)) if a not in axes)
     span = strategy.span.reshape(*strategy.sizes, -1).sum(axis=dropped)
-    order = sorted(kept)
-    span = span.transpose(*(order.index(a) for a in kept), len(kept)).reshape(cells, -1)
+    order = sorted(axes)
+    span = span.transpose(*(order.index(a) for a in axes), len(axes)).reshape(cells, -1)
     # rows of I - Q Q^T; the full projector would have shape (cells, cells) of the factor
     out = -span @ strategy.span.T
     out[labels.ravel(), np.arange(strategy.cells)] += 1.0
     return np.asarray(out)
 
 
-def leaves(block: Block, attributes: Sequence[str], table: Array) -> bool:
+def is_unmeasured(block: Block, attributes: Sequence[str], table: Array) -> bool:
     """Return whether a query has a component that a block does not measure.
 
     ``table`` is the query, one axis per entry of ``attributes``.
@@ -124,14 +127,14 @@ def leaves(block: Block, attributes: Sequence[str], table: Array) -> bool:
             table_axes = [list(attributes).index(block.attributes[axes[i]]) for i in common_axes]
             rows = unmeasured_rows(strategy, common_axes)
             others = tuple(a for a in range(table.ndim) if a not in table_axes)
-            residual = contract(grouped(table, [tuple(table_axes), others]), [rows, None])
+            residual = contract(group_axes(table, [tuple(table_axes), others]), [rows, None])
             # the norm of a query on all cells of the factor
             if np.linalg.norm(residual) > LEAVING * np.linalg.norm(table) * math.sqrt(strategy.cells / len(rows)):
                 return True
     return False
 
 
-def leaves_table(block: Block, attributes: Sequence[str]) -> bool:
+def is_table_unmeasured(block: Block, attributes: Sequence[str]) -> bool:
     """Return whether a block leaves a part of the table on some of its attributes unmeasured."""
     for axes, strategy in block.factors:
         if not strategy.complete:
@@ -193,7 +196,7 @@ def _applied(part: Part, inside: Sequence[int], table: Array) -> Array:
     return np.moveaxis(product, 1, -1)
 
 
-def presence(group: Group) -> list[tuple[Parts, Array]]:
+def nonzero_parts(group: Group) -> list[tuple[Parts, Array]]:
     """Return for every part 1 for queries with a nonzero entry, else 0, shape (queries,) each."""
     return [
         ((p,), np.concatenate([rows.any(axis=1) for _, rows in part.family.chunks(part.sizes)]).astype(float))
@@ -201,27 +204,27 @@ def presence(group: Group) -> list[tuple[Parts, Array]]:
     ]
 
 
-def linked(
-    own: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
+def connected_components(
+    part_axes: Sequence[Axes], factors: Sequence[tuple[Axes, Strategy]]
 ) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
     """Return the connected components of parts and factors that share attributes.
 
     Factors that share no attribute with a part are omitted.  ``own`` holds the axes of every part.
     """
-    label = list(range(len(own)))
+    label = list(range(len(part_axes)))
     for axes, _ in factors:
-        joined = {label[p] for p, part in enumerate(own) if set(part) & set(axes)}
+        joined = {label[p] for p, part in enumerate(part_axes) if set(part) & set(axes)}
         if joined:
             label = [min(joined) if x in joined else x for x in label]
     out = []
     for k in sorted(set(label)):
-        parts = tuple(p for p in range(len(own)) if label[p] == k)
-        covered = {a for p in parts for a in own[p]}
+        parts = tuple(p for p in range(len(part_axes)) if label[p] == k)
+        covered = {a for p in parts for a in part_axes[p]}
         out.append((parts, [(axes, s) for axes, s in factors if set(axes) & covered]))
     return out
 
 
-def summed(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
+def sum_axes(matrix: Array, sizes: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
     """Return a matrix on cells x cells summed over all axes but ``rows`` and ``columns``.
 
     ``rows`` and ``columns`` are positions of axes on the left and on the right; the result has
@@ -241,7 +244,7 @@ def _forms(group: Group, part_axes: Sequence[Axes], parts: Parts, factors: Seque
     reduced = []
     for axes, strategy in factors:
         common_axes = [i for i, a in enumerate(axes) if a in order]
-        matrix = summed(strategy.covariance, strategy.sizes, common_axes, common_axes)
+        matrix = sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)
         reduced.append(([axes[i] for i in common_axes], [strategy.sizes[i] for i in common_axes], matrix))
     if len(parts) == 1 and len(reduced) == 1 and reduced[0][0] == order:
         part = group.parts[parts[0]]
@@ -273,7 +276,7 @@ def _by_rows(part: Part, order: Sequence[int], factors: Sequence[tuple[Axes, Str
         half = strategy.pinv.reshape(*strategy.sizes, -1).sum(axis=dropped)
         halves.append(half.reshape(-1, half.shape[-1]))
     for _, rows in part.family.chunks(part.sizes):
-        table = contract(grouped(rows.reshape(len(rows), *part.sizes), sets, 1), halves, 1)
+        table = contract(group_axes(rows.reshape(len(rows), *part.sizes), sets, 1), halves, 1)
         out.append(np.sum(table.reshape(len(rows), -1) ** 2, axis=1))
     return np.concatenate(out)
 
@@ -312,9 +315,9 @@ def covariance_of(block: Block, left: tuple[Sequence[str], Array], right: tuple[
         rows, columns = ([i for i, a in enumerate(axes) if a in side] for side in (left_axes, right_axes))
         left_sets.append(tuple(left_axes.index(axes[i]) for i in rows))
         right_sets.append(tuple(right_axes.index(axes[i]) for i in columns))
-        matrices.append(summed(strategy.covariance, strategy.sizes, rows, columns).T)
-    right_image = contract(grouped(np.asarray(right_table, dtype=float), right_sets), matrices)
-    return block.noise**2 * float(np.sum(grouped(np.asarray(left_table, dtype=float), left_sets) * right_image))
+        matrices.append(sum_axes(strategy.covariance, strategy.sizes, rows, columns).T)
+    right_image = contract(group_axes(np.asarray(right_table, dtype=float), right_sets), matrices)
+    return block.noise**2 * float(np.sum(group_axes(np.asarray(left_table, dtype=float), left_sets) * right_image))
 
 
 # relative difference up to which variances count as equal: noise is rounded to the grid
@@ -379,7 +382,7 @@ class ExplicitPlan(Plan):
     estimates of its table.
     """
 
-    whole_tables: ClassVar[bool] = True
+    full_tables: ClassVar[bool] = True
 
     answered_by: tuple[int, ...] = ()
 
@@ -455,7 +458,7 @@ class ExplicitPlan(Plan):
         """
         query, best = self.essential(attributes, query_tensor), (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(query[0]) <= set(block.attributes) or leaves(block, *query):
+            if not set(query[0]) <= set(block.attributes) or is_unmeasured(block, *query):
                 continue
             value = covariance_of(block, query, query)
             # of equal variances, the first component answers
@@ -478,12 +481,12 @@ class ExplicitPlan(Plan):
         self.schema.sizes(tuple(attributes))
         best = (math.inf, -1)
         for number, block in enumerate(self.components):
-            if not set(attributes) <= set(block.attributes) or leaves_table(block, attributes):
+            if not set(attributes) <= set(block.attributes) or is_table_unmeasured(block, attributes):
                 continue
             total = block.noise**2
             for axes, strategy in block.factors:
                 common_axes = [i for i, a in enumerate(axes) if block.attributes[a] in attributes]
-                total *= float(np.trace(summed(strategy.covariance, strategy.sizes, common_axes, common_axes)))
+                total *= float(np.trace(sum_axes(strategy.covariance, strategy.sizes, common_axes, common_axes)))
             if total < best[0] * (1.0 - SAME):
                 best = (total, number)
         if best[1] < 0:
@@ -539,7 +542,7 @@ class TableAnswers:
 
 def _unmeasured(group: Group) -> GroupVariance:
     """Return the variances of an unmeasured group: infinite for every nonzero query."""
-    counts, marks = tuple(part.count for part in group.parts), tuple(presence(group))
+    counts, marks = tuple(part.count for part in group.parts), tuple(nonzero_parts(group))
     return GroupVariance(counts=counts, summands=(), unmeasured=(Summand(coefficient=1.0, arrays=marks),))
 
 
@@ -570,7 +573,7 @@ def component_blocks(
     )
 
 
-def answered_by(components: Sequence[Component], groups: int) -> tuple[int, ...]:
+def component_of_group(components: Sequence[Component], groups: int) -> tuple[int, ...]:
     """Return the component number of every group, -1 for groups without one.
 
     Raises

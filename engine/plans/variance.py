@@ -36,16 +36,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from engine._arrays import Array, Index, numbered
+from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.errors import LimitExceeded
-from engine.plans.blocks import AlikeBlocks, Block
-from engine.residuals import Axes, Complement, Space, Split, Strategy, center, class_rows, contract, digest, grouped
-from engine.residuals.basis import pieces, positions, ungrouped
-from engine.residuals.kronecker_sums import fewer
+from engine.plans.blocks import Block, LazyBlocks
+from engine.residuals import Axes, Complement, Space, Split, Strategy, center, class_rows, contract, digest, group_axes
+from engine.residuals.basis import pieces, positions, ungroup_axes
+from engine.residuals.kronecker_sums import reduce_rows
 from engine.residuals.strategy import LEAVING
-from engine.workload import Group, Part, Schema, Workload, subsets, whole_group
-from engine.workload.workload import outside
+from engine.workload import Group, Part, Schema, Workload, joint_part, subsets
+from engine.workload.workload import groups_outside
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +132,7 @@ class GroupVariance:
                 for key in used:
                     k = owner[key[0][0]]
                     front = fronts[k][key]
-                    product = product * along(front[start : start + step] if k == 0 else front, k, len(sets))
+                    product = product * broadcast_along(front[start : start + step] if k == 0 else front, k, len(sets))
                 values += product
             best = max(best, float(values.max()))
         return best
@@ -157,7 +157,7 @@ class GroupVariance:
                 for (parts, key), a in arrays.items()
                 if set(parts) <= set(part_set)
             }
-            front = pareto(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
+            front = pareto_front(np.stack(list(features.values()))) if features else np.zeros(1, dtype=np.int64)
             fronts.append({key: values[front] for key, values in features.items()})
         return sets, keys, fronts
 
@@ -166,7 +166,7 @@ class GroupVariance:
         if stop <= start:
             return np.zeros(0)
         out = np.empty(stop - start)
-        for low, high, index in slabs(self.counts, start, stop):
+        for low, high, index in index_ranges(self.counts, start, stop):
             out[low - start : high - start] = self.at(index).ravel()[index_window(index, self.counts, low, high)]
         return out
 
@@ -197,7 +197,7 @@ class GroupVariance:
         return values
 
 
-def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
+def index_ranges(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, int, tuple[Any, ...]]]:
     """Yield pieces (low, high, index) of a range of row-major indices.
 
     The ``index`` of a slab has one range per part, which is the full range for every part but the
@@ -225,7 +225,7 @@ def slabs(counts: Sequence[int], start: int, stop: int) -> Iterator[tuple[int, i
 
 
 def index_window(index: tuple[Any, ...], counts: Sequence[int], low: int, high: int) -> slice:
-    """Return the slice of a raveled piece of `slabs` that holds the indices ``low:high``."""
+    """Return the slice of a raveled piece of `index_ranges` that holds the indices ``low:high``."""
     if not index or not isinstance(index[0], range):
         return slice(0, high - low)
     offset = index[0].start * math.prod(counts[1:])
@@ -242,7 +242,7 @@ def _pick(array: Array, parts: Parts, index: tuple[Any, ...]) -> Array:
     return window.reshape(shape)
 
 
-def along(values: Array, k: int, dimensions: int) -> Array:
+def broadcast_along(values: Array, k: int, dimensions: int) -> Array:
     """Return values along axis k of ``dimensions`` axes, shape (1, ..., n, ..., 1)."""
     shape = [1] * dimensions
     shape[k] = len(values)
@@ -259,7 +259,7 @@ def parts_outside(group: Group, axes: Axes) -> list[int]:
     return [p for p, part in enumerate(group.parts) if not set(part.axes) & set(axes)]
 
 
-def summand_beside(
+def summand_without(
     coefficient: float, together: Parts, values: Array, rest: Sequence[int], arrays: Sequence[Array], axes: Axes
 ) -> Summand:
     """Return a summand of coupled values and one array for each remaining part.
@@ -302,9 +302,9 @@ def squares_of_products(
     -------
     Shape (q_1, ..., q_k).
     """
-    if len(sets) == 1 and matrices[0] is not None and worth_forms([r.shape for r in rows], matrices[0].shape[1]):
+    if len(sets) == 1 and matrices[0] is not None and prefers_forms([r.shape for r in rows], matrices[0].shape[1]):
         M = matrices[0] if weights is None else matrices[0] / weights
-        transposed = ungrouped(M.T, sets, shape, 1).reshape(M.shape[::-1])
+        transposed = ungroup_axes(M.T, sets, shape, 1).reshape(M.shape[::-1])
         # a sum of terms of both signs may round to a negative number
         return np.maximum(quadratic_forms(rows, transposed.T @ transposed), 0.0)
     out = np.empty(tuple(map(len, rows)))
@@ -315,7 +315,7 @@ def squares_of_products(
             tensor = np.einsum("qa,pb->qpab", tensor.reshape(-1, tensor.shape[-1]), r).reshape(
                 -1, tensor.shape[-1] * r.shape[-1]
             )
-        tensor = contract(grouped(tensor.reshape(len(tensor), *shape), sets, 1), matrices, 1)
+        tensor = contract(group_axes(tensor.reshape(len(tensor), *shape), sets, 1), matrices, 1)
         # weights multiply the measured rows, so they divide the reconstruction
         tensor = tensor if weights is None else tensor / weights
         squares = np.einsum("qr,qr->q", *(tensor.reshape(len(tensor), -1),) * 2)
@@ -353,7 +353,7 @@ def quadratic_forms(rows: Sequence[Array], matrix: Array) -> Array:
     return np.moveaxis(out, 0, first)
 
 
-def worth_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
+def prefers_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
     """Return whether `quadratic_forms` is much cheaper than multiplying the listed products.
 
     ``rows`` holds the shapes (q_i, m_i) of the factors' rows; the products would be multiplied by a
@@ -364,7 +364,9 @@ def worth_forms(rows: Sequence[tuple[int, int]], rank: int) -> bool:
     return len(rows) > 1 and cells**2 <= 4 * SLAB and math.prod(counts) * rank > 8 * min(counts) * cells
 
 
-def left_of_spans(rows: Sequence[Array], shape: Sequence[int], spans: Sequence[tuple[Array, Axes]]) -> list[float]:
+def norms_outside_spans(
+    rows: Sequence[Array], shape: Sequence[int], spans: Sequence[tuple[Array, Axes]]
+) -> list[float]:
     """Return, for each span, the squared norm of the products' components outside it.
 
     Parameters
@@ -383,7 +385,7 @@ def left_of_spans(rows: Sequence[Array], shape: Sequence[int], spans: Sequence[t
         for k, (span, at) in enumerate(spans):
             # one matrix product for all tables, reshaped to rows on the axes of the span
             other_axes = tuple(a for a in range(len(shape)) if a not in at)
-            on_span = grouped(products, [other_axes, at], 1).reshape(-1, len(span))
+            on_span = group_axes(products, [other_axes, at], 1).reshape(-1, len(span))
             squares[k] += float(np.sum((on_span - (on_span @ span) @ span.T) ** 2))
     return squares
 
@@ -397,7 +399,7 @@ def coupled_sets(count: int, links: Sequence[Parts]) -> list[Parts]:
     return [tuple(p for p in range(count) if label[p] == k) for k in sorted(set(label))]
 
 
-def pareto(features: Array) -> Any:
+def pareto_front(features: Array) -> Any:
     """Return the Pareto front of the columns of ``features``, shape (features, points).
 
     Every column is at most one of the returned columns in every feature.  Returns their indices.
@@ -412,7 +414,7 @@ def pareto(features: Array) -> Any:
     return np.array(front)
 
 
-def by_kind(
+def variances_by_class(
     blocks: Mapping[Space, Block], split: Split, workload: Workload, look: Callable[[int], GroupVariance]
 ) -> list[GroupVariance]:
     """Return the variances of every group, computed once per class of equivalent groups.
@@ -421,15 +423,15 @@ def by_kind(
     centers of these are equal.  ``look`` computes the variances of a group by its number.
     """
     schema = workload.schema
-    if not isinstance(blocks, AlikeBlocks) or not blocks.plain or split.complements or schema.invariants:
+    if not isinstance(blocks, LazyBlocks) or not blocks.plain or split.complements or schema.invariants:
         return list(map(look, range(len(workload.groups))))
     center_ids: dict[Any, int] = {}
-    centers = np.array([center_ids.setdefault(digest(pi), len(center_ids)) for pi in split.given(schema.names)])
+    centers = np.array([center_ids.setdefault(digest(pi), len(center_ids)) for pi in split.centers_of(schema.names)])
     variances: dict[int, GroupVariance] = {}
-    for group_class in workload.alike:
+    for group_class in workload.group_classes:
         names = [tuple(map(schema.names.__getitem__, places)) for places in group_class.places.tolist()]
         inside = [[blocks.numbers.get(space, -1) + 1 for space in subsets(group_names)] for group_names in names]
-        examples, class_of = numbered(np.column_stack([centers[group_class.places], np.array(inside)]))
+        examples, class_of = unique_rows(np.column_stack([centers[group_class.places], np.array(inside)]))
         computed = list(map(look, group_class.numbers[examples].tolist()))
         variances.update(zip(group_class.numbers.tolist(), map(computed.__getitem__, class_of.tolist()), strict=True))
     return [variances[i] for i in range(len(workload.groups))]
@@ -473,7 +475,7 @@ class VarianceBuilder:
 
     @cached_property
     def _home(self) -> Mapping[Space, Block]:
-        plain = isinstance(self.blocks, AlikeBlocks) and self.blocks.plain
+        plain = isinstance(self.blocks, LazyBlocks) and self.blocks.plain
         return self.blocks if plain else {space: block for block in self.blocks.values() for space in block.spaces}
 
     def group(self, group: Group) -> GroupVariance:
@@ -497,13 +499,15 @@ class VarianceBuilder:
                 self._forms[form] = self._groups[key]
         return self._groups[key]
 
-    def not_whole(self, workload: Workload) -> Index:
+    def partial_groups(self, workload: Workload) -> Index:
         """Return the sorted numbers of groups with an incompletely measured residual space."""
-        measured = self.blocks.measured() if isinstance(self.blocks, AlikeBlocks) else self._home.items()
+        measured = self.blocks.measured() if isinstance(self.blocks, LazyBlocks) else self._home.items()
         strategies = [(space, block.factors) for space, block in measured]
         complete = {factors: all(s.complete for _, s in factors) for factors in {factors for _, factors in strategies}}
         rank = self.schema.order.__getitem__
-        return outside(workload.alike, [tuple(map(rank, space)) for space, factors in strategies if complete[factors]])
+        return groups_outside(
+            workload.group_classes, [tuple(map(rank, space)) for space, factors in strategies if complete[factors]]
+        )
 
     def all_measured(self, group: Group) -> bool:
         """Return whether all queries of a group are measured; sufficient, not necessary.
@@ -527,7 +531,7 @@ class VarianceBuilder:
         """
         schema, ranks = self.schema, group.ranks(self.schema)
         inside = [(a, self._home.get(s)) for a in group.spaces(schema) if not schema.is_exact(s := group.named(a))]
-        centers = tuple(map(digest, self.split.given(group.attributes)))
+        centers = tuple(map(digest, self.split.centers_of(group.attributes)))
         complements = self.split.inside(group.named(ranks))
         space_keys, union_ids = [], dict[Block, int]()
         for axes, block in inside:
@@ -594,10 +598,10 @@ class VarianceBuilder:
             rest = [p for p in range(len(group.parts)) if p not in touched_parts]
             if block is not None:
                 outside = [self._outside(group, p) for p in rest]
-                summands.append(summand_beside(block.noise**2, touched_parts, values, rest, outside, inside))
+                summands.append(summand_without(block.noise**2, touched_parts, values, rest, outside, inside))
             present = [self._present(group, p, ()) for p in rest] if marks.any() else []
             if marks.any() and all(map(np.any, present)):
-                unmeasured.append(summand_beside(1.0, touched_parts, marks, rest, present, inside))
+                unmeasured.append(summand_without(1.0, touched_parts, marks, rest, present, inside))
         return summands, unmeasured
 
     def _coupled(self, group: Group, part_numbers: Parts, block: Block | None, spaces: Sequence[Axes]) -> Array:
@@ -609,7 +613,7 @@ class VarianceBuilder:
         axes_of_parts = {a for part in parts for a in part.axes}
         ranks = tuple(a for a in group.ranks(self.schema) if a in axes_of_parts)
         names, sizes = group.named(ranks), tuple(group.sizes[a] for a in ranks)
-        centers, complements = self.split.given(names), self.split.inside(names)
+        centers, complements = self.split.centers_of(names), self.split.inside(names)
         columns = positions(sizes, [tuple(map(ranks.index, axes)) for axes in spaces])
         rows_in_block = np.concatenate(
             self._windows(block, [group.named(axes) for axes in spaces]) or [np.arange(len(columns))]
@@ -631,21 +635,21 @@ class VarianceBuilder:
             parts
             and complete
             and not complements
-            and worth_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
+            and prefers_forms([(p.count, p.cells) for p in parts], reconstruction.shape[1])
         ):
             # the reconstruction in the basis of all components, with zeros for those outside the
             # block
             by_cell = np.zeros((reconstruction.shape[1], math.prod(sizes)))
             by_cell[:, columns] = reconstruction.T
-            by_cell = grouped(by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
+            by_cell = group_axes(by_cell.reshape(-1, *sizes), [tuple(map(ranks.index, p.axes)) for p in parts], 1)
             by_cell, part_rows = by_cell.reshape(reconstruction.shape[1], -1), []
             for part in parts:
-                part_centers = self.split.given(group.named(part.axes))
+                part_centers = self.split.centers_of(group.named(part.axes))
                 chunks = part.family.chunks(part.sizes)
                 part_rows.append(np.concatenate([pieces(chunk, part.sizes, part_centers, {}) for _, chunk in chunks]))
             values = [np.maximum(quadratic_forms(part_rows, by_cell.T @ by_cell), 0.0).ravel()]
         else:
-            values, joint_group = [], whole_group(replace(group, parts=parts))
+            values, joint_group = [], joint_part(replace(group, parts=parts))
             for _, chunk in joint_group.family.chunks(joint_group.sizes):
                 tensor = chunk.reshape(len(chunk), *joint_group.sizes).transpose(
                     0, *(1 + joint_group.axes.index(a) for a in ranks)
@@ -679,7 +683,7 @@ class VarianceBuilder:
     def _present(self, group: Group, p: int, inside: Axes) -> Array:
         """Return 1 for queries with a nonzero component on positions ``inside``, else 0."""
         part = group.parts[p]
-        centers = self.split.given(group.named(part.axes))
+        centers = self.split.centers_of(group.named(part.axes))
         key = ("present", part.key, inside, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
             marks = []
@@ -691,7 +695,7 @@ class VarianceBuilder:
 
     def _outside(self, group: Group, p: int) -> Array:
         part = group.parts[p]
-        centers = self.split.given(group.named(part.axes))
+        centers = self.split.centers_of(group.named(part.axes))
         key = ("outside", part.key, tuple(digest(pi) for pi in centers))
         if key not in self._arrays:
             # (q . pi)^2 for all queries: the product method of a family is faster than a loop over
@@ -736,7 +740,7 @@ class VarianceBuilder:
         parts = tuple(p for p, part in enumerate(group.parts) if set(part.axes) & covered)
         touched = [(group.parts[p], tuple(i for i, a in enumerate(group.parts[p].axes) if a in covered)) for p in parts]
         names = [group.named(part.axes) for part, _ in touched]
-        centers = tuple(digest(pi) for part_names in names for pi in self.split.given(part_names))
+        centers = tuple(digest(pi) for part_names in names for pi in self.split.centers_of(part_names))
         order = tuple(a for part, inside in touched for a in (part.axes[i] for i in inside))
         key = (
             tuple((part.key, inside) for part, inside in touched),
@@ -768,7 +772,7 @@ class VarianceBuilder:
         """Return squared norms of (class rows) matrix / weights for queries of touched parts."""
         rows = []
         for (part, inside), part_names in zip(touched, names, strict=True):
-            centers = self.split.given(part_names)
+            centers = self.split.centers_of(part_names)
             pieces = [class_rows(chunk, part.sizes, inside, centers) for _, chunk in part.family.chunks(part.sizes)]
             rows.append(np.concatenate(pieces))
         size = {a: part.sizes[i] - 1 for part, inside in touched for i, a in ((i, part.axes[i]) for i in inside)}
@@ -796,12 +800,12 @@ class VarianceBuilder:
         spans = [
             (strategy.span, tuple(order.index(a) for a in axes)) for axes, strategy in factors if not strategy.complete
         ]
-        residuals = left_of_spans([rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans)
+        residuals = norms_outside_spans([rows for rows, _ in reduced], [group.sizes[a] - 1 for a in order], spans)
         return max(residuals, default=0.0) <= LEAVING**2 * least
 
     def _reduced_rows(self, part: Part, inside: Axes, names: tuple[str, ...]) -> tuple[Array, float]:
         """Return rows with the Gram of a part's class rows, and the smallest nonzero square."""
-        centers = self.split.given(names)
+        centers = self.split.centers_of(names)
         key = ("reduced", part.key, inside, tuple(map(digest, centers)))
         if key not in self._reduced:
             reduced, least = list[Array](), math.inf
@@ -810,7 +814,7 @@ class VarianceBuilder:
                 squares = np.sum(class_part**2, axis=1)
                 present = squares > ROUNDING**2 * np.sum(chunk**2, axis=1)
                 least = min(least, float(squares[present].min(initial=math.inf)))
-                reduced = [fewer(np.concatenate([*reduced, class_part]))]
+                reduced = [reduce_rows(np.concatenate([*reduced, class_part]))]
             self._reduced[key] = reduced[0], least
         return self._reduced[key]
 
@@ -838,7 +842,7 @@ class VarianceBuilder:
                 marks = (residuals > LEAVING**2 * norms).astype(float)
                 for (p,), mark in present:
                     if p in parts:
-                        marks = marks * along(mark, parts.index(p), len(parts))
+                        marks = marks * broadcast_along(mark, parts.index(p), len(parts))
                 out.append(
                     [(parts, marks), *(part_present for part_present in present if part_present[0][0] not in parts)]
                 )
@@ -873,14 +877,14 @@ class Footprint:
     sets: tuple[Parts, ...]
     tables: tuple[Array, ...]
     noises: Array
-    own: Array | None = None
+    query_weights: Array | None = None
 
     @cached_property
     def distinct(self) -> tuple[tuple[Array, Array], ...]:
         """Distinct columns, (spaces, columns), and their weights, (columns,), of every table."""
         out = []
         for table in self.tables:
-            weights = np.ones(table.shape[1]) if self.own is None else self.own
+            weights = np.ones(table.shape[1]) if self.query_weights is None else self.query_weights
             used = weights > 0
             out.append(_distinct(table[:, used], weights[used]))
         return tuple(out)
@@ -979,7 +983,7 @@ class Footprint:
             yield (self.noises[:, None] * left).T @ right, np.multiply.outer(left_weight, right_weight)
 
 
-def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
+def footprint(group_variance: GroupVariance, query_weights: Array | None = None) -> Footprint:
     """Return the variances of a group as a footprint.
 
     Parameters
@@ -991,20 +995,22 @@ def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
     ------
     LimitExceeded : a table would have more than `MAX_ENTRIES` entries.
     """
-    noises = np.array([s.coefficient for s in found.summands])
-    sets = [tuple(range(len(found.counts)))]
-    if own is None:
-        sets = coupled_sets(len(found.counts), [parts for s in found.summands for parts, _ in s.arrays])
+    noises = np.array([s.coefficient for s in group_variance.summands])
+    sets = [tuple(range(len(group_variance.counts)))]
+    if query_weights is None:
+        sets = coupled_sets(
+            len(group_variance.counts), [parts for s in group_variance.summands for parts, _ in s.arrays]
+        )
     tables = []
     for part_set in sets:
-        shape = tuple(found.counts[p] for p in part_set)
+        shape = tuple(group_variance.counts[p] for p in part_set)
         if len(noises) * math.prod(shape) > MAX_ENTRIES:
             raise LimitExceeded(
                 f"A group couples {math.prod(shape):,} queries, too many to look at one by one for this objective. "
                 "Ask fewer queries, leave out the weights of single queries, or choose the objective 'sum'."
             )
         table = np.ones((len(noises), *shape))
-        for j, summand in enumerate(found.summands):
+        for j, summand in enumerate(group_variance.summands):
             for parts, values in summand.arrays:
                 if set(parts) <= set(part_set):
                     aligned_shape = [values.shape[parts.index(p)] if p in parts else 1 for p in part_set]
@@ -1012,7 +1018,7 @@ def footprint(found: GroupVariance, own: Array | None = None) -> Footprint:
         tables.append(table.reshape(len(noises), -1))
     if not tables:
         tables, sets = [np.ones((len(noises), 1))], [()]
-    return Footprint(sets=tuple(sets), tables=tuple(tables), noises=noises, own=own)
+    return Footprint(sets=tuple(sets), tables=tuple(tables), noises=noises, query_weights=query_weights)
 
 
 Weighted = tuple[Array, Array]
@@ -1093,7 +1099,7 @@ def _column_classes(packed: bytes, rows: int) -> Index:
 def _front(packed: bytes, rows: int) -> Index:
     """Return the columns on the Pareto front; for two rows, only the vertices of its hull."""
     features = np.frombuffer(packed).reshape(rows, -1)
-    front: Index = pareto(features)
+    front: Index = pareto_front(features)
     if rows == 2:
         front = front[_upper_hull(features[0][front], features[1][front])]
     return np.sort(front)

@@ -27,13 +27,13 @@ from engine._atomic_io import atomic_file
 from engine.errors import PlanError
 from engine.residuals import Axes
 
-Kept = npt.NDArray[Any]
+Saved = npt.NDArray[Any]
 SECONDS = 5.0  # between checkpoints of one search
 ENDING = ".npz"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Reached:
+class Checkpoints:
     """Checkpoints of one fit; without a folder, nothing is written.
 
     Attributes
@@ -46,16 +46,16 @@ class Reached:
     part: str = ""
     _since: list[float] = field(default_factory=lambda: [time.monotonic()], repr=False)
 
-    def within(self, part: str) -> Reached:
+    def within(self, part: str) -> Checkpoints:
         """Return the checkpoints of a part of the fit."""
-        return Reached(folder=self.folder, part=f"{self.part}{part} ")
+        return Checkpoints(folder=self.folder, part=f"{self.part}{part} ")
 
     @property
     def due(self) -> bool:
         """Whether the last checkpoint is old enough to write the next one."""
         return self.folder is not None and time.monotonic() - self._since[0] >= SECONDS
 
-    def taken(self, name: str) -> dict[str, Kept] | None:
+    def taken(self, name: str) -> dict[str, Saved] | None:
         """Read the arrays of a checkpoint; None if it is missing or unreadable."""
         if self.folder is None:
             return None
@@ -65,7 +65,7 @@ class Reached:
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
 
-    def take(self, name: str, arrays: Mapping[str, Kept]) -> None:
+    def take(self, name: str, arrays: Mapping[str, Saved]) -> None:
         """Write the arrays of a checkpoint, of any shapes.
 
         Raises: PlanError if the folder is not writable.
@@ -84,7 +84,7 @@ class Reached:
             ) from None
         self._since[0] = time.monotonic()
 
-    def settle(self, name: str, arrays: Mapping[str, Kept]) -> None:
+    def settle(self, name: str, arrays: Mapping[str, Saved]) -> None:
         """Write the result of a part and delete its intermediate checkpoints."""
         self.take(name, arrays)
         for file in self.folder.glob(f"{self.part}*{ENDING}") if self.folder is not None else ():
@@ -92,10 +92,10 @@ class Reached:
                 file.unlink(missing_ok=True)
 
 
-NONE = Reached()
+NONE = Checkpoints()
 
 
-def steps_of(folder: str | os.PathLike[str] | None, follows: Sequence[Any]) -> Reached:
+def checkpoints_of(folder: str | os.PathLike[str] | None, follows: Sequence[Any]) -> Checkpoints:
     """Return the checkpoints of a fit, in a subfolder named by the hash of its inputs.
 
     Parameters
@@ -110,15 +110,15 @@ def steps_of(folder: str | os.PathLike[str] | None, follows: Sequence[Any]) -> R
     if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
         raise PlanError(f"resume was {folder!r:.60}. Give the path of a folder, or leave it out.")
     digest = hashlib.sha256(json.dumps([_code(), *follows]).encode()).hexdigest()
-    return Reached(folder=Path(folder) / digest[:32])
+    return Checkpoints(folder=Path(folder) / digest[:32])
 
 
-def by_axes(arrays: Mapping[Axes, Kept], word: str = "") -> dict[str, Kept]:
-    """Return arrays by array names with a prefix, for a checkpoint; the inverse of `of_axes`."""
+def arrays_by_name(arrays: Mapping[Axes, Saved], word: str = "") -> dict[str, Saved]:
+    """Return arrays by array names with a prefix, for a checkpoint; the inverse of `arrays_by_axes`."""
     return {f"{word} on " + ",".join(map(str, axes)): values for axes, values in arrays.items()}
 
 
-def of_axes(arrays: Mapping[str, Kept], word: str = "") -> dict[Axes, Kept]:
+def arrays_by_axes(arrays: Mapping[str, Saved], word: str = "") -> dict[Axes, Saved]:
     """Return the arrays whose names have a prefix, by sets of attributes.
 
     >>> of_axes(by_axes({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
@@ -129,12 +129,12 @@ def of_axes(arrays: Mapping[str, Kept], word: str = "") -> dict[Axes, Kept]:
     return {tuple(int(a) for a in axes.split(",") if a): values for axes, values in selected.items()}
 
 
-def state_of(generator: np.random.Generator) -> Kept:
+def state_of(generator: np.random.Generator) -> Saved:
     """Return the state of a generator, as an array of bytes."""
     return np.frombuffer(json.dumps(generator.bit_generator.state).encode(), np.uint8)
 
 
-def set_state(generator: np.random.Generator, state: Kept) -> None:
+def set_state(generator: np.random.Generator, state: Saved) -> None:
     """Restore the state of a generator from `state_of`."""
     generator.bit_generator.state = json.loads(state.tobytes())
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from engine._arrays import Index
 from engine._format import set_name
 from engine.errors import LimitExceeded, PlanError
-from engine.postprocess.synthetic_records import mend_people
+from engine.postprocess.synthetic_records import impute_records
 from engine.workload import Schema
 
 MAX_PROGRAM_CELLS = 20_000  # cells of an integer program that meets several totals jointly
@@ -46,7 +46,7 @@ def keeping_facts(
         if not names or not people:
             continue
         possible, records = fact.possible(names) > 0.0, np.stack([out[name] for name in names], axis=1)
-        mend_people(records, [(list(range(len(names))), possible)], generator)
+        impute_records(records, [(list(range(len(names))), possible)], generator)
         margins = []
         for invariant in schema.invariants:
             shared = [name for name in invariant.attributes if name in names]

@@ -29,18 +29,18 @@ def contrast(table: Array) -> Array:
     return out
 
 
-def along_axes(values: Array, own: Axes, whole: Axes) -> Array:
+def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
     """Reshape a table on some attributes to broadcast against tables on more attributes."""
-    sizes = dict(zip(own, values.shape, strict=True))
-    return values.reshape([sizes.get(a, 1) for a in whole])
+    sizes = dict(zip(axes, values.shape, strict=True))
+    return values.reshape([sizes.get(a, 1) for a in all_axes])
 
 
-def mean_over(table: Array, whole: Axes, kept: Axes) -> Array:
+def mean_over(table: Array, all_axes: Axes, axes: Axes) -> Array:
     """Return the mean of a table over the attributes that are not in ``kept``."""
-    return np.asarray(table.mean(axis=tuple(i for i, a in enumerate(whole) if a not in kept)))
+    return np.asarray(table.mean(axis=tuple(i for i, a in enumerate(all_axes) if a not in axes)))
 
 
-def below(axes: Axes) -> list[Axes]:
+def proper_subsets(axes: Axes) -> list[Axes]:
     """Return the proper subsets of a set of attributes, smallest first.
 
     >>> below((0, 2))
@@ -54,7 +54,7 @@ def faces(axes: Axes) -> list[Axes]:
     return [axes[:i] + axes[i + 1 :] for i in range(len(axes))]
 
 
-def maximal(family: Iterable[Axes]) -> list[Axes]:
+def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
     """Return the sets that no other set of a family contains.
 
     >>> maximal([(0,), (0, 1), (2,)])
@@ -71,7 +71,7 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
     """Add tables on proper subsets, spread evenly, to a table, shape (n_1, ..., n_k), in place."""
     sizes = dict(zip(axes, table.shape, strict=True))
     folded: dict[Axes, Array] = {}
-    for inside in below(axes):
+    for inside in proper_subsets(axes):
         if inside in lower:
             # sum small tables on a face first: passes over the complete table dominate the time
             home = next((f for f in faces(axes) if set(inside) <= set(f)), ())
@@ -83,7 +83,7 @@ def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
         table += along_axes(values, home, axes)
 
 
-def assembled(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
+def assemble_table(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
     """Return the table on a set of attributes, shape (n_1, ..., n_k), in counts."""
     out = np.array(contrasts[axes], dtype=float)
     add_lower(out, axes, contrasts)

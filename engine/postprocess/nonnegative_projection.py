@@ -34,8 +34,8 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array, Index
-from engine.postprocess.checkpoint import NONE, Reached, by_axes, of_axes
-from engine.postprocess.contrasts import add_lower, assembled, below, contrast, faces, mean_over
+from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
+from engine.postprocess.contrasts import add_lower, assemble_table, contrast, faces, mean_over, proper_subsets
 from engine.progress import Listener
 from engine.residuals import Axes
 
@@ -90,7 +90,7 @@ class _Multipliers:
             at = np.ravel_multi_index(index[:k] + index[k + 1 :], shape) if shape else np.zeros(len(self.cells), int)
             sums = np.bincount(at, weights=self.point, minlength=math.prod(shape))
             out[face] = sums.reshape(shape) / self.shape[k]
-            for inside in below(face):
+            for inside in proper_subsets(face):
                 if inside not in out:
                     out[inside] = mean_over(out[face], face, inside)
         return out
@@ -136,7 +136,7 @@ class _Multipliers:
         self.cells, self.values, self.point = self.cells[retained], self.new[retained], point[retained]
 
 
-def nonnegative(
+def project_nonnegative(
     contrasts: dict[Axes, Array],
     tables: Sequence[Axes],
     sizes: Sequence[int],
@@ -146,7 +146,7 @@ def nonnegative(
     even: Mapping[Axes, Array] | None = None,
     exact: Collection[Axes] = (),
     *,
-    steps: Reached = NONE,
+    steps: Checkpoints = NONE,
 ) -> dict[Axes, Array]:
     """Return the contrasts of the nearest non-negative tables; those of ``tables`` change in place.
 
@@ -163,7 +163,7 @@ def nonnegative(
     change.
     """
     if done := steps.taken("all"):
-        return of_axes(done)
+        return arrays_by_axes(done)
     total = float(contrasts[()])
     possible, even = possible or {}, even or {}
     lower = {axes: c for axes, c in contrasts.items() if axes not in tables}
@@ -206,9 +206,9 @@ def nonnegative(
     _apply_multipliers(contrasts, dual, means)
     projected = {**contrasts, **moved}
     if possible:
-        projected = emptied(projected, tables, sizes, possible, exact)
-    projected = lifted(projected, tables, possible, even, exact)
-    steps.settle("all", by_axes(projected))
+        projected = zero_impossible_cells(projected, tables, sizes, possible, exact)
+    projected = mix_with_even(projected, tables, possible, even, exact)
+    steps.settle("all", arrays_by_name(projected))
     return projected
 
 
@@ -239,7 +239,7 @@ def _restore_search(
     return int(state["number"]), float(state["age"]), [blocks[k] for k in state["awake"]]
 
 
-def emptied(
+def zero_impossible_cells(
     contrasts: dict[Axes, Array],
     tables: Sequence[Axes],
     sizes: Sequence[int],
@@ -275,7 +275,9 @@ def emptied(
     linear = scipy.sparse.linalg
     rounding = ROUNDING_SHARE * abs(float(contrasts[()]))
     for _ in range(CG_PASSES if constrained else 0):
-        counts = np.concatenate([assembled(contrasts, block.axes).reshape(-1)[block.cells] for block in constrained])
+        counts = np.concatenate(
+            [assemble_table(contrasts, block.axes).reshape(-1)[block.cells] for block in constrained]
+        )
         rounding = max(rounding, ROUNDING_SHARE * float(np.linalg.norm(counts)))
         # the system is singular: below the rounding level, the residual would grow again
         operator = linear.LinearOperator((len(counts),) * 2, cells_moved_by)
@@ -309,7 +311,7 @@ def _multipliers(
     tables = [axes for axes in tables if axes not in exact]
     holding: dict[Axes, int] = {}
     for axes in tables:
-        for inside in below(axes):
+        for inside in proper_subsets(axes):
             holding[inside] = holding.get(inside, 0) + 1
     out = {}
     for axes in tables:
@@ -322,7 +324,7 @@ def _multipliers(
 def _step_size(axes: Axes, sizes: Sequence[int], holding: Mapping[Axes, int]) -> float:
     """Return a step size at which simultaneous steps of all tables converge."""
     steepest = _weight(axes)
-    for inside in below(axes):
+    for inside in proper_subsets(axes):
         shares = math.prod(sizes[a] for a in axes if a not in inside)
         steepest = max(steepest, _weight(inside) * holding[inside] / shares)
     return 1.0 / steepest
@@ -350,12 +352,12 @@ def _table_at(
 ) -> Array:
     """Return the table of the primal solution that belongs to the multipliers."""
     table, part = contrast_values.copy(), dual.lower_contrast(means)
-    add_lower(table, dual.axes, {a: moved[a] + part[a] if a in part else moved[a] for a in below(dual.axes)})
+    add_lower(table, dual.axes, {a: moved[a] + part[a] if a in part else moved[a] for a in proper_subsets(dual.axes)})
     table.reshape(-1)[dual.cells] += dual.weight * dual.point
     return table
 
 
-def lifted(
+def mix_with_even(
     contrasts: dict[Axes, Array],
     tables: Sequence[Axes],
     possible: Mapping[Axes, npt.NDArray[np.bool_]],
@@ -369,9 +371,9 @@ def lifted(
     """
     total, worst = float(contrasts[()]), 0.0
     for axes in (axes for axes in tables if axes not in exact):
-        table = assembled(contrasts, axes)
+        table = assemble_table(contrasts, axes)
         even_table = (
-            assembled({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
+            assemble_table({axes: np.zeros(table.shape), **even, (): np.array(1.0)}, axes) if even else 1.0 / table.size
         )
         needed = np.divide(-table, even_table, out=np.zeros_like(table), where=possible.get(axes, np.array(True)))
         worst = max(worst, float(needed.max(initial=0.0)))

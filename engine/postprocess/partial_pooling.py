@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from engine._arrays import Array
-from engine.postprocess.residual_estimates import Evidence, Seen, spread_along
+from engine.postprocess.residual_estimates import Evidence, ResidualEstimate, spread_along
 from engine.residuals import Axes
 
 # discrepancy, in standard errors, from which a pooled residual counts as biased
@@ -33,7 +33,7 @@ PRECISE_TOTAL = 0.01  # relative standard error below which the measured total i
 DEPENDENCE_ERROR = 0.04  # lower bound of the relative error due to dependence between attributes
 MAX_LOG_STEP = 0.5
 
-Known = tuple[Array, float]  # residual in cells, variance
+PooledResidual = tuple[Array, float]  # residual in cells, variance
 
 
 def dispersion(gap: Array, variance: float, rank: int) -> tuple[float, float]:
@@ -66,7 +66,7 @@ def on_simplex(values: Array, weights: Array, total: float) -> Array:
     )
 
 
-def nearest_single(seen: Seen, total: float, center: Array) -> Array:
+def nearest_single(seen: ResidualEstimate, total: float, center: Array) -> Array:
     """Return the generalized least-squares projection of one marginal on the simplex, shape (n,).
 
     Because distances are measured in the precision matrix of the noise, the projection on the
@@ -90,34 +90,36 @@ def nearest_single(seen: Seen, total: float, center: Array) -> Array:
     return current
 
 
-def single_tables(found: Evidence, total: float, pairs: Mapping[Axes, Known]) -> dict[Axes, Array]:
+def single_tables(evidence: Evidence, total: float, pairs: Mapping[Axes, PooledResidual]) -> dict[Axes, Array]:
     """Return one-way tables, shape (n_i,), pooled from one-way residuals and pairs, (n_i, n_j)."""
-    used: list[Axes] = [axes for axes in found.sets if len(axes) == 1]
+    used: list[Axes] = [axes for axes in evidence.sets if len(axes) == 1]
     direct: dict[Axes, tuple[Array, float]] = {}
     for axes in used:
-        n, pi = found.sizes[axes[0]], found.centers[axes[0]]
-        seen = found.seen.get(axes)
+        n, pi = evidence.sizes[axes[0]], evidence.centers[axes[0]]
+        seen = evidence.seen.get(axes)
         direct[axes] = (total * (1.0 / n - pi), PRIOR_WEIGHT) if seen is None else (seen.cells, 1.0 / seen.variance)
-    out: dict[Axes, Array] = {a: _on_simplex_table(found, total, a, *direct[a]) for a in used}
-    for a, seen in found.seen.items():
+    out: dict[Axes, Array] = {a: _on_simplex_table(evidence, total, a, *direct[a]) for a in used}
+    for a, seen in evidence.seen.items():
         if len(a) == 1 and seen.metric is not None:
-            out[a] = nearest_single(seen, total, found.centers[a[0]])
-    out |= {a: found.exact[a] for a in used if a in found.exact}
-    pooled = [a for a in used if a not in found.exact and (a not in found.seen or found.seen[a].metric is None)]
+            out[a] = nearest_single(seen, total, evidence.centers[a[0]])
+    out |= {a: evidence.exact[a] for a in used if a in evidence.exact}
+    pooled = [
+        a for a in used if a not in evidence.exact and (a not in evidence.seen or evidence.seen[a].metric is None)
+    ]
     for _ in range(PAIR_ROUNDS if pairs else 0):
         sums = {a: (direct[a][0] * direct[a][1], np.full(len(direct[a][0]), direct[a][1])) for a in pooled}
-        q: dict[Axes, Array] = {a: out[a] / total - found.centers[a[0]] for a in used}
+        q: dict[Axes, Array] = {a: out[a] / total - evidence.centers[a[0]] for a in used}
         for pair, (t, v) in pairs.items():
             i, j = pair[:1], pair[1:]
-            excess, _ = dispersion(t - total * np.outer(q[i], q[j]), v, found.seen[pair].rank)
+            excess, _ = dispersion(t - total * np.outer(q[i], q[j]), v, evidence.seen[pair].rank)
             weight = 1.0 / (v + max(0.0, excess) / total**2 * np.outer(out[i], out[j]))
             for a, other, table, w in ((i, q[j], t, weight), (j, q[i], t.T, weight.T)):
                 if a not in sums:
                     continue
                 value, precision = (w * table) @ other, w @ other**2
-                share = _precision_factor(found.seen.get(a), value, precision)
+                share = _precision_factor(evidence.seen.get(a), value, precision)
                 sums[a] = (sums[a][0] + share * value, sums[a][1] + share * precision)
-        out |= {a: _on_simplex_table(found, total, a, value / weight, weight) for a, (value, weight) in sums.items()}
+        out |= {a: _on_simplex_table(evidence, total, a, value / weight, weight) for a, (value, weight) in sums.items()}
     return out
 
 
@@ -128,7 +130,7 @@ def _on_simplex_table(estimates: Evidence, total: float, axes: Axes, residual: A
     return out
 
 
-def _precision_factor(seen: Seen | None, value: Array, precision: Array | float) -> float:
+def _precision_factor(seen: ResidualEstimate | None, value: Array, precision: Array | float) -> float:
     """Return the factor in (0, 1] that reduces the precision of a biased pooled residual."""
     if seen is None or not np.min(precision) > 0.0:
         return 1.0
@@ -140,20 +142,24 @@ def _precision_factor(seen: Seen | None, value: Array, precision: Array | float)
 
 
 def better_pairs(
-    found: Evidence, total: float, singles: Mapping[Axes, Array], pairs: Mapping[Axes, Array], triples: Sequence[Axes]
-) -> dict[Axes, Known]:
+    evidence: Evidence,
+    total: float,
+    singles: Mapping[Axes, Array],
+    pairs: Mapping[Axes, Array],
+    triples: Sequence[Axes],
+) -> dict[Axes, PooledResidual]:
     """Return residuals of pairs, shape (n_i, n_j), pooled from pairs and triples."""
-    q = {a[0]: table / total - found.centers[a[0]] for a, table in singles.items()}
+    q = {a[0]: table / total - evidence.centers[a[0]] for a, table in singles.items()}
     dependence: dict[Axes, Array] = {
         (i, j): table - np.outer(singles[i,], singles[j,]) / total for (i, j), table in pairs.items()
     }
     sums: dict[Axes, tuple[Array, Array]] = {}
-    for pair, seen in found.seen.items():
+    for pair, seen in evidence.seen.items():
         if len(pair) == 2 and seen.lens.plain and seen.metric is None:
             weight = np.full(seen.cells.shape, 1.0 / seen.variance)
             sums[pair] = (seen.cells * weight, weight)
     for axes in triples:
-        seen, parts = found.seen[axes], []
+        seen, parts = evidence.seen[axes], []
         for k, axis in enumerate(axes):
             pair = axes[:k] + axes[k + 1 :]
             parts.append(np.expand_dims(dependence[pair], k) * spread_along(q[axis], k, 3))
@@ -171,15 +177,17 @@ def better_pairs(
                 else:
                     value = np.tensordot(weights * remainder, factor, axes=(k, 0))
                     precision = np.tensordot(weights, factor**2, axes=(k, 0))
-                share = _precision_factor(found.seen[face], value, precision)
+                share = _precision_factor(evidence.seen[face], value, precision)
                 sums[face] = (sums[face][0] + share * value, sums[face][1] + share * precision)
     out = {}
     for pair, (value, weight) in sums.items():
-        out[pair] = (found.seen[pair].lens.of(value / weight), 1.0 / float(weight.mean()))
+        out[pair] = (evidence.seen[pair].lens.of(value / weight), 1.0 / float(weight.mean()))
     return out
 
 
-def _triple_weights(singles: Mapping[Axes, Array], axes: Axes, total: float, seen: Seen, excess: float) -> Array | None:
+def _triple_weights(
+    singles: Mapping[Axes, Array], axes: Axes, total: float, seen: ResidualEstimate, excess: float
+) -> Array | None:
     """Return the weights of the cells of a triple; None if all weights are equal."""
     if excess <= 0.0:
         return None
@@ -189,7 +197,7 @@ def _triple_weights(singles: Mapping[Axes, Array], axes: Axes, total: float, see
     return np.asarray(1.0 / (seen.variance + excess * reference))
 
 
-def borrowed_total(found: Evidence) -> tuple[float, float]:
+def borrowed_total(evidence: Evidence) -> tuple[float, float]:
     """Return the number of records N and its variance, pooled from total and residuals.
 
     Notes ----- Under independence the residual on B is N times the product of its q_i, so that with
@@ -201,8 +209,8 @@ def borrowed_total(found: Evidence) -> tuple[float, float]:
     Guarantee: returns the measured total if its relative standard error is at most
     ``PRECISE_TOTAL``.
     """
-    direct = found.total, found.total_variance
-    usable = {a: seen for a, seen in found.seen.items() if seen.lens.plain and seen.metric is None and len(a) <= 3}
+    direct = evidence.total, evidence.total_variance
+    usable = {a: seen for a, seen in evidence.seen.items() if seen.lens.plain and seen.metric is None and len(a) <= 3}
     sizes, directions = dict[int, float](), dict[int, Array]()
     for (i, *others), seen in usable.items():
         length = float(np.linalg.norm(seen.cells))
@@ -210,7 +218,11 @@ def borrowed_total(found: Evidence) -> tuple[float, float]:
         along = length - seen.rank * seen.variance / max(length, PRIOR_WEIGHT)
         if not others and along > MIN_SIGNAL_SE * math.sqrt(seen.variance):
             sizes[i], directions[i] = along, seen.cells / length
-    if len(sizes) < MIN_ATTRIBUTES or found.total <= 0.0 or found.total_variance <= (PRECISE_TOTAL * found.total) ** 2:
+    if (
+        len(sizes) < MIN_ATTRIBUTES
+        or evidence.total <= 0.0
+        or evidence.total_variance <= (PRECISE_TOTAL * evidence.total) ** 2
+    ):
         return direct
     rows = [a for a in usable if set(a) <= sizes.keys()]
     incidence = np.array([[True, *(i in a for i in sizes)] for a in rows])
@@ -220,7 +232,7 @@ def borrowed_total(found: Evidence) -> tuple[float, float]:
         for i in reversed(axes[1:]):
             part = part @ directions[i]
         values[row] = sizes[axes[0]] if len(axes) == 1 else float(part @ directions[axes[0]])
-    logs = np.log([found.total, *(length / found.total for length in sizes.values())])
+    logs = np.log([evidence.total, *(length / evidence.total for length in sizes.values())])
     logs = _fit_logs(incidence, values, noise, logs)
     model = np.exp(incidence @ logs)
     slopes, residual = incidence * (model / np.sqrt(noise))[:, None], (values - model) / np.sqrt(noise)

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array
-from engine._validation import instance
+from engine._validation import check_type
 from engine.errors import PlanError
 from engine.mechanisms import plan
-from engine.postprocess.shrinkage import reference as maximum_entropy
+from engine.postprocess.shrinkage import max_entropy_table as maximum_entropy
 from engine.postprocess.simulation import rehearsed_errors, tables_of
 from engine.privacy import Budget
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.residuals import Space
 from engine.workload import Workload
 
@@ -68,10 +68,13 @@ def weighed_for_publishing(
     NotApplicable : the mechanism does not measure residual spaces, so that its answers cannot be
         published.
     """
-    instance("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
+    check_type("workload", workload, Workload, give="a Workload, such as Workload.all_ways(schema)", error=PlanError)
     if options.get("objective", "sum") != "sum":
         raise PlanError('The aim "published" chooses weights for the weighted sum. Leave the objective out.')
-    table, tell = tables_of(reference, workload), told(progress, "Planning was cancelled; nothing was changed.")
+    table, tell = (
+        tables_of(reference, workload),
+        progress_reporter(progress, "Planning was cancelled; nothing was changed."),
+    )
     weighted = [i for i, group in enumerate(workload.groups) if group.weight > 0.0]
     sizes = np.array([float(group.count) for group in workload.groups])
     deviations = np.array(

@@ -18,18 +18,18 @@ import numpy.typing as npt
 from engine._arrays import Array, Index
 from engine._format import set_name
 from engine._threads import threads_for
-from engine._validation import one_of, whole
+from engine._validation import check_choice, check_int
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan, SpaceAnswers
-from engine.postprocess.checkpoint import Reached, by_axes, of_axes, steps_of
+from engine.postprocess.checkpoint import Checkpoints, arrays_by_axes, arrays_by_name, checkpoints_of
 from engine.postprocess.constraints import keeping_facts
-from engine.postprocess.contrasts import add_lower, assembled, contrast, maximal
-from engine.postprocess.nonnegative_projection import emptied, nonnegative
+from engine.postprocess.contrasts import add_lower, assemble_table, contrast, maximal_sets
+from engine.postprocess.nonnegative_projection import project_nonnegative, zero_impossible_cells
 from engine.postprocess.partial_pooling import borrowed_total
 from engine.postprocess.residual_estimates import Evidence, all_sets, evidence, published_sets
-from engine.postprocess.shrinkage import agreeing, shrunk_contrasts, shrunk_total
+from engine.postprocess.shrinkage import make_consistent, shrunk_contrasts, shrunk_total
 from engine.postprocess.synthetic_records import nearest_people, table_of
-from engine.progress import Progress, listener, told
+from engine.progress import Progress, check_callback, progress_reporter
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
 from engine.residuals import Axes
@@ -137,7 +137,7 @@ class Published:
             return table_of(self.people, axes, self._sizes).astype(float)
         if (schema := self.measurement.plan.schema).is_exact(names := [self.names[a] for a in axes]):
             return schema.exact_table(names).astype(float)
-        table = assembled(self.contrasts, axes)
+        table = assemble_table(self.contrasts, axes)
         if (impossible := self.impossible(axes)) is not None:
             table[impossible] = 0.0
         # values below 0 are rounding errors of sums
@@ -192,7 +192,7 @@ class Published:
 
         if self.fit == "none":
             raise PlanError('Tables with negative cells have no records. Publish with fit="shrunk" or "nonnegative".')
-        people = round(self.total) if n is None else whole("number of records", n, 0, MAX_RECORDS, error=PlanError)
+        people = round(self.total) if n is None else check_int("number of records", n, 0, MAX_RECORDS, error=PlanError)
         codes = self.people if self.people is not None and len(self.people) == people else None
         codes = (
             self._generate_records(people, progress, _steps(self.measurement, self.fit, resume))
@@ -204,9 +204,9 @@ class Published:
         columns = {name: codes[:, self._at[name]] if name in self._at else 0 for name in schema.names if name in held}
         return pd.DataFrame(columns, index=pd.RangeIndex(people))
 
-    def _generate_records(self, people: int, progress: Progress | None, steps: Reached) -> Index:
+    def _generate_records(self, people: int, progress: Progress | None, steps: Checkpoints) -> Index:
         """Generate synthetic records near the tables."""
-        sets = [axes for axes in maximal(self.contrasts) if axes]
+        sets = [axes for axes in maximal_sets(self.contrasts) if axes]
         cells = sum(self.contrasts[axes].size for axes in sets)
         if (needed := 8 * (RECORD_COPIES * people * len(self.names) + TABLE_COPIES * cells)) > MEMORY_LIMIT:
             raise LimitExceeded(
@@ -215,7 +215,7 @@ class Published:
             )
         share = people / self.total if self.total else 0.0
         tables = {axes: share * self._raw_table(axes) for axes in sets}
-        tell = told_share(progress)
+        tell = progress_share(progress)
         generator = np.random.default_rng(seed_of(self.measurement))
         impossible = {axes: mask for axes in sets if (mask := self.impossible(axes)) is not None}
         checkpoints = steps.within(f"records {people}")
@@ -286,33 +286,33 @@ def publish(
     >>> bool((tables.table(["a", "b"]) >= 0).all()), tables.table(["b"]).shape
     (True, (2,))
     """
-    one_of("fit", fit, FITS, error=PlanError)
+    check_choice("fit", fit, FITS, error=PlanError)
     if integer and fit == "none":
         raise PlanError('Integer tables have no negative cells. Publish with fit="shrunk" or "nonnegative".')
     # fitting and records share one progress bar
-    progress, fit_share = listener(progress), 0.5 if integer else 1.0
-    tell = told_share(progress, 0.0, fit_share)
+    progress, fit_share = check_callback(progress), 0.5 if integer else 1.0
+    tell = progress_share(progress, 0.0, fit_share)
     _check_memory(measurement, memory_limit)
     tell(0.0, "Reading what was measured")
     steps = _steps(measurement, fit, resume)
     done = steps.taken("contrasts")
     # one thread: the matrix products are many and small
     with threads_for(1):
-        contrasts = of_axes(done) if done else _fitted(measurement, fit, tell, steps)
+        contrasts = arrays_by_axes(done) if done else _fitted(measurement, fit, tell, steps)
     published = Published(
         measurement=measurement, fit=fit, names=published_sets(measurement.plan)[0], contrasts=contrasts
     )
     if integer:
         published = replace(
             published,
-            people=published._generate_records(round(published.total), told_share(progress, fit_share, 1.0), steps),
+            people=published._generate_records(round(published.total), progress_share(progress, fit_share, 1.0), steps),
         )
-    told_share(progress)(1.0, "Published")
+    progress_share(progress)(1.0, "Published")
     return published
 
 
 def _fitted(
-    measurement: Measurement, fit: str, tell: Callable[[float, str], None], steps: Reached
+    measurement: Measurement, fit: str, tell: Callable[[float, str], None], steps: Checkpoints
 ) -> dict[Axes, Array]:
     """Return the contrasts of the fit and store them as the last checkpoint."""
     estimates = evidence(measurement)
@@ -323,7 +323,9 @@ def _fitted(
     elif fit == "none":
         contrasts = _as_measured(estimates, measurement, total)
         if estimates.possible:
-            contrasts = emptied(contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact)
+            contrasts = zero_impossible_cells(
+                contrasts, estimates.tables, estimates.sizes, estimates.possible, estimates.exact
+            )
     else:
         shrunk = shrunk_contrasts(estimates, total, tell, steps) if fit == "shrunk" else None
         contrasts = _as_measured(estimates, measurement, total) if shrunk is None else shrunk
@@ -331,21 +333,23 @@ def _fitted(
         # free the residuals, which need as much memory as the tables
         estimates = replace(estimates, seen={})
         if fit == "shrunk" and not (estimates.possible or estimates.exact):
-            contrasts = agreeing(estimates, contrasts, tolerance, later, steps)
+            contrasts = make_consistent(estimates, contrasts, tolerance, later, steps)
         else:
             facts = estimates.possible, estimates.even, estimates.exact
-            contrasts = nonnegative(contrasts, estimates.tables, estimates.sizes, tolerance, later, *facts, steps=steps)
-    steps.settle("contrasts", by_axes(contrasts))
+            contrasts = project_nonnegative(
+                contrasts, estimates.tables, estimates.sizes, tolerance, later, *facts, steps=steps
+            )
+    steps.settle("contrasts", arrays_by_name(contrasts))
     return contrasts
 
 
-def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Reached:
-    return steps_of(folder, [seed_of(measurement), fit])
+def _steps(measurement: Measurement, fit: str, folder: Folder | None) -> Checkpoints:
+    return checkpoints_of(folder, [seed_of(measurement), fit])
 
 
-def told_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
+def progress_share(progress: Progress | None, low: float = 0.0, high: float = 1.0) -> Callable[[float, str], None]:
     """Return a callback that reports progress of one part of the work and raises when cancelled."""
-    tell = told(progress, "Publishing was cancelled; nothing was changed.")
+    tell = progress_reporter(progress, "Publishing was cancelled; nothing was changed.")
     return lambda share, words: tell(low + share * (high - low), words)
 
 
@@ -376,7 +380,7 @@ def _tolerance(estimates: Evidence, total: float) -> float:
 def _as_measured(estimates: Evidence, measurement: Measurement, total: float) -> dict[Axes, Array]:
     answers = measurement.plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # `evidence` checks this
-    out = {axes: contrast(answers.known_table([estimates.names[a] for a in axes])) for axes in estimates.sets}
+    out = {axes: contrast(answers.partial_table([estimates.names[a] for a in axes])) for axes in estimates.sets}
     return out | {(): np.array(total)}
 
 

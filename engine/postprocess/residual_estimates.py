@@ -21,7 +21,7 @@ import numpy.typing as npt
 from engine._arrays import Array
 from engine.errors import NotAnswerable, NotApplicable
 from engine.plans import Block, Plan, SpaceAnswers
-from engine.postprocess.contrasts import contrast, maximal
+from engine.postprocess.contrasts import contrast, maximal_sets
 from engine.postprocess.noise_precision import Metric, metric_of
 from engine.release import Measurement
 from engine.residuals import Axes, Complement, Space, SplitLift, basis, center
@@ -29,7 +29,7 @@ from engine.workload import subsets
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Lens:
+class MeasuredProjection:
     """Projection of tables on the measured subspace of one residual space.
 
     Attributes
@@ -79,7 +79,7 @@ class Lens:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
+class ResidualEstimate:
     """Noisy estimate of one residual.
 
     Attributes
@@ -94,7 +94,7 @@ class Seen:
     cells: Array = field(repr=False)
     variance: float
     rank: int
-    lens: Lens
+    lens: MeasuredProjection
     metric: Metric | None = None
 
     def surplus(self, gap: Array) -> tuple[float, float]:
@@ -130,7 +130,7 @@ class Evidence:
     tables: tuple[Axes, ...]
     total: float
     total_variance: float
-    seen: Mapping[Axes, Seen] = field(repr=False)
+    seen: Mapping[Axes, ResidualEstimate] = field(repr=False)
     possible: Mapping[Axes, npt.NDArray[np.bool_]] = field(default_factory=dict, repr=False)
     even: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
     exact: Mapping[Axes, Array] = field(default_factory=dict, repr=False)
@@ -155,7 +155,7 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
     Raises: NotApplicable if the plan measures a separate table per group instead of residual
     spaces.
     """
-    if plan.whole_tables:
+    if plan.full_tables:
         tuned = plan.options.get("centers") == "tuned"
         which = f"tuned plan of {plan.mechanism}" if tuned else f"mechanism {plan.mechanism}"
         instead = (
@@ -169,7 +169,9 @@ def published_sets(plan: Plan) -> tuple[Space, tuple[Axes, ...]]:
         )
     names = tuple(n for n in plan.schema.names if plan.schema[n].size > 1)
     at = {name: i for i, name in enumerate(names)}
-    return names, tuple(maximal(tuple(sorted(at[n] for n in g.attributes if n in at)) for g in plan.workload.groups))
+    return names, tuple(
+        maximal_sets(tuple(sorted(at[n] for n in g.attributes if n in at)) for g in plan.workload.groups)
+    )
 
 
 def all_sets(tables: tuple[Axes, ...]) -> set[Axes]:
@@ -190,7 +192,7 @@ def evidence(measurement: Measurement) -> Evidence:
     assert isinstance(answers, SpaceAnswers)  # `published_sets` checks this
     at = {name: i for i, name in enumerate(names)}
     centers = tuple(center(plan.schema[n].size, plan.split.centers.get(n)) for n in names)
-    seen: dict[Axes, Seen] = {}
+    seen: dict[Axes, ResidualEstimate] = {}
     sets = all_sets(tables)
     names_of = {axes: tuple(names[a] for a in axes) for axes in sets}
     exact = {
@@ -234,7 +236,7 @@ def evidence(measurement: Measurement) -> Evidence:
 
 def _estimate(
     block: Block, space: Space, coordinates: Array, centers: tuple[Array, ...], complement: Complement | None
-) -> Seen | None:
+) -> ResidualEstimate | None:
     """Return the estimate of a space; None if only sums with other spaces are measured."""
     span: tuple[tuple[Axes, Array], ...] = ()
     if block.union:
@@ -257,10 +259,10 @@ def _estimate(
             trace = float(inverse)
         if not all(s.complete for _, s in block.factors):
             span = tuple((axes, s.span) for axes, s in block.factors)
-    lens = Lens(centers=centers, complement=complement, span=span)
+    lens = MeasuredProjection(centers=centers, complement=complement, span=span)
     variance = block.noise**2 * trace / max(rank, 1)
     metric = metric_of(block, space) if lens.plain else None
-    return Seen(cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens, metric=metric)
+    return ResidualEstimate(cells=lens.cells(coordinates), variance=variance, rank=rank, lens=lens, metric=metric)
 
 
 def spread_along(vector: Array, axis: int, count: int) -> Array:

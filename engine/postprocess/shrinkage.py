@@ -44,12 +44,12 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array
-from engine.postprocess.checkpoint import NONE, Reached, by_axes, of_axes
-from engine.postprocess.contrasts import along_axes, assembled, contrast, faces, maximal
+from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
+from engine.postprocess.contrasts import along_axes, assemble_table, contrast, faces, maximal_sets
 from engine.postprocess.noise_precision import Metric
-from engine.postprocess.nonnegative_projection import AGREEING, lifted, nonnegative
-from engine.postprocess.partial_pooling import TRIPLE_ROUNDS, Known, better_pairs, single_tables
-from engine.postprocess.residual_estimates import Evidence, Seen, all_sets
+from engine.postprocess.nonnegative_projection import AGREEING, mix_with_even, project_nonnegative
+from engine.postprocess.partial_pooling import TRIPLE_ROUNDS, PooledResidual, better_pairs, single_tables
+from engine.postprocess.residual_estimates import Evidence, ResidualEstimate, all_sets
 from engine.progress import Listener
 from engine.residuals import Axes
 
@@ -70,7 +70,7 @@ MIN_SIGNAL_SE_DEFAULT = 2.0
 Possible = npt.NDArray[np.bool_] | None
 
 
-def reference(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None) -> Array:
+def max_entropy_table(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = None) -> Array:
     """Return the maximum-entropy table with margins on every face of ``axes``.
 
     Parameters
@@ -90,10 +90,10 @@ def reference(axes: Axes, margins: Mapping[Axes, Array], possible: Possible = No
     elif len(axes) == 2:
         return table
     total = float(margins[first].sum())
-    return scaled(table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MARGIN_TOLERANCE * total)
+    return fit_margins(table, axes, margins, lambda gap: float(np.abs(gap).sum()) <= MARGIN_TOLERANCE * total)
 
 
-def scaled(
+def fit_margins(
     table: Array, axes: Axes, margins: Mapping[Axes, Array], near: Callable[[Array], bool], sweeps: int = ENTROPY_SWEEPS
 ) -> Array:
     """Scale a table to margins by iterative proportional fitting, in place; return it.
@@ -117,15 +117,15 @@ def scaled(
     return table
 
 
-def fitted(
-    axes: Axes, seen: Seen | None, margins: Mapping[Axes, Array], total: float, possible: Possible = None
+def shrink_table(
+    axes: Axes, seen: ResidualEstimate | None, margins: Mapping[Axes, Array], total: float, possible: Possible = None
 ) -> Array:
     """Return the table on a set of attributes, shrunk towards its maximum-entropy reference.
 
     If the difference from the reference is not significant, or the set was not measured, this is
     the reference itself.  Shape (n_1, ..., n_k); margins without one of the axes.
     """
-    table = reference(axes, margins, possible)
+    table = max_entropy_table(axes, margins, possible)
     if seen is None or seen.rank == 0:
         return table
     gap = seen.cells - seen.lens.of(table)
@@ -153,7 +153,13 @@ def fitted(
 
 
 def _metric_fit(
-    table: Array, start: Array, seen: Seen, metric: Metric, tau: float, axes: Axes, margins: Mapping[Axes, Array]
+    table: Array,
+    start: Array,
+    seen: ResidualEstimate,
+    metric: Metric,
+    tau: float,
+    axes: Axes,
+    margins: Mapping[Axes, Array],
 ) -> Array:
     """Return the fit with a precision matrix, by accelerated proximal gradient steps."""
     step = 1.0 / metric.steepest
@@ -172,7 +178,7 @@ def _metric_fit(
     return current
 
 
-def _risk(fit: Array, table: Array, gap: Array, s: float, seen: Seen, tau: float) -> float:
+def _risk(fit: Array, table: Array, gap: Array, s: float, seen: ResidualEstimate, tau: float) -> float:
     """Return Stein's unbiased estimate of the weighted squared error, up to a constant."""
     weights = 1.0 / (seen.variance + tau * table)
     slope = fit / (fit + s)
@@ -238,26 +244,28 @@ def shrunk_total(total: float, variance: float) -> float:
     return max(0.0, total - variance / total) if total > 0.0 else 0.0
 
 
-def shrunk_contrasts(found: Evidence, total: float, tell: Listener, steps: Reached = NONE) -> dict[Axes, Array]:
+def shrunk_contrasts(evidence: Evidence, total: float, tell: Listener, steps: Checkpoints = NONE) -> dict[Axes, Array]:
     """Return contrasts of tables that are shrunk towards their references, smallest sets first.
 
     ``total`` is the number of records, above 0.  Overlapping tables agree up to the tolerance of
-    the fits; `agreeing` removes the rest.  Contrasts have the shapes of their tables.
+    the fits; `make_consistent` removes the rest.  Contrasts have the shapes of their tables.
     """
-    by_order = {k: [axes for axes in found.sets if len(axes) == k] for k in range(len(found.sets[-1]) + 1)}
+    by_order = {k: [axes for axes in evidence.sets if len(axes) == k] for k in range(len(evidence.sets[-1]) + 1)}
     done = steps.taken("low")
-    tables = of_axes(done) if done else _low_order_tables(found, total, by_order, tell)
-    steps.take("low", by_axes(tables))
+    tables = arrays_by_axes(done) if done else _low_order_tables(evidence, total, by_order, tell)
+    steps.take("low", arrays_by_name(tables))
     out = {axes: contrast(table) for axes, table in tables.items()}
-    upper = [axes for axes in found.sets if len(axes) > 2]
+    upper = [axes for axes in evidence.sets if len(axes) > 2]
     above = {face for axes in upper for face in faces(axes)}
     for number, axes in enumerate(upper):
         margins = {face: tables[face] for face in (*faces(axes), axes[:-2])}
-        table = found.exact.get(axes)
+        table = evidence.exact.get(axes)
         if table is None:
             done = steps.taken(name := f"fit {number}")
             table = (
-                done["table"] if done else fitted(axes, found.seen.get(axes), margins, total, found.possible.get(axes))
+                done["table"]
+                if done
+                else shrink_table(axes, evidence.seen.get(axes), margins, total, evidence.possible.get(axes))
             )
             if not done:
                 steps.take(name, {"table": table})
@@ -290,8 +298,8 @@ def _low_order_tables(
     return tables
 
 
-def agreeing(
-    found: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener, steps: Reached = NONE
+def make_consistent(
+    evidence: Evidence, contrasts: dict[Axes, Array], enough: float, tell: Listener, steps: Checkpoints = NONE
 ) -> dict[Axes, Array]:
     """Make fitted tables consistent and non-negative; return the contrasts, changed in place.
 
@@ -300,37 +308,41 @@ def agreeing(
     Guarantee: every table is at least 0, up to the rounding of sums.
     """
     total, margin_tolerance = float(contrasts[()]), MARGIN_TOLERANCE_SHARE * enough
-    joint_sets = [axes for axes in found.tables if len(axes) <= 2]
-    scaled_sets = [axes for axes in found.tables if len(axes) > 2]
+    joint_sets = [axes for axes in evidence.tables if len(axes) <= 2]
+    scaled_sets = [axes for axes in evidence.tables if len(axes) > 2]
     faced = {face for axes in scaled_sets for face in faces(axes)}
     for number in itertools.count():
         # the number of rounds is unknown: each round is shown as half of the remaining progress
         low, share = 1.0 - 0.5**number, 0.5 ** (number + 1)
-        projected_sets = maximal([*joint_sets, *faced])
+        projected_sets = maximal_sets([*joint_sets, *faced])
         before = {axes: contrasts[axes] for axes in all_sets(tuple(projected_sets))}
         copies, tolerance = {axes: c.copy() for axes, c in before.items()}, margin_tolerance if scaled_sets else enough
         part_tell, checkpoints = _part(tell, low, share), steps.within(f"agree {number}")
-        contrasts |= nonnegative(copies, projected_sets, found.sizes, tolerance, part_tell, steps=checkpoints)
+        contrasts |= project_nonnegative(
+            copies, projected_sets, evidence.sizes, tolerance, part_tell, steps=checkpoints
+        )
         failed = []
         for axes in scaled_sets:
             tell(low + share, AGREEING)
-            table = np.maximum(assembled({**before, axes: contrasts[axes]}, axes), 0.0)
-            margins = {face: assembled(contrasts, face) for face in faces(axes)}
+            table = np.maximum(assemble_table({**before, axes: contrasts[axes]}, axes), 0.0)
+            margins = {face: assemble_table(contrasts, face) for face in faces(axes)}
             done = checkpoints.taken(name := "on " + ",".join(map(str, axes)))
             if done:
                 contrasts[axes] = done["contrast"]
             else:
                 contrasts[axes] = contrast(
-                    scaled(table, axes, margins, partial(_within, allowed=margin_tolerance * total), SCALING_SWEEPS)
+                    fit_margins(
+                        table, axes, margins, partial(_within, allowed=margin_tolerance * total), SCALING_SWEEPS
+                    )
                 )
                 checkpoints.take(name, {"contrast": contrasts[axes]})
-            if -float(assembled(contrasts, axes).min()) * table.size > enough * total:
+            if -float(assemble_table(contrasts, axes).min()) * table.size > enough * total:
                 failed.append(axes)
         if not failed:
             break
         joint_sets += failed if number < MAX_SCALING_ROUNDS else scaled_sets
         scaled_sets = [axes for axes in scaled_sets if axes not in joint_sets]
-    return lifted(contrasts, found.tables, {}, {}, ())
+    return mix_with_even(contrasts, evidence.tables, {}, {}, ())
 
 
 def _part(tell: Listener, low: float, share: float) -> Listener:
@@ -350,7 +362,7 @@ def _one_and_two_way(
     total: float,
     tables: dict[Axes, Array],
     by_order: dict[int, list[Axes]],
-    residuals: dict[Axes, Known],
+    residuals: dict[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
     """Return the one-way and two-way tables."""
     singles = single_tables(estimates, total, residuals)
@@ -358,7 +370,11 @@ def _one_and_two_way(
 
 
 def _two_way(
-    estimates: Evidence, total: float, tables: dict[Axes, Array], pairs: list[Axes], residuals: dict[Axes, Known]
+    estimates: Evidence,
+    total: float,
+    tables: dict[Axes, Array],
+    pairs: list[Axes],
+    residuals: dict[Axes, PooledResidual],
 ) -> dict[Axes, Array]:
     out = {}
     for axes in pairs:
@@ -368,5 +384,5 @@ def _two_way(
             seen = replace(seen, cells=residuals[axes][0], variance=residuals[axes][1])
         margins = {face: tables[face] for face in (*faces(axes), ())}
         table = estimates.exact.get(axes)
-        out[axes] = fitted(axes, seen, margins, total, estimates.possible.get(axes)) if table is None else table
+        out[axes] = shrink_table(axes, seen, margins, total, estimates.possible.get(axes)) if table is None else table
     return out

@@ -12,7 +12,7 @@ from engine._arrays import Array
 from engine.errors import PlanError
 from engine.plans import Plan
 from engine.postprocess.published_tables import Published
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.records import count_marginals
 from engine.release import apply_group
 from engine.residuals import Space
@@ -79,7 +79,7 @@ def tables_of(reference: Any, workload: Workload) -> Callable[[Space], Array]:
     return table
 
 
-def missed(answers: Callable[[int], Array], table: Callable[[Space], Array], workload: Workload) -> float:
+def relative_error(answers: Callable[[int], Array], table: Callable[[Space], Array], workload: Workload) -> float:
     """Return the weighted mean error of answers, given the exact tables.
 
     The error of a group is the sum of absolute errors divided by the sum of exact answers; the mean
@@ -94,17 +94,22 @@ def missed(answers: Callable[[int], Array], table: Callable[[Space], Array], wor
     return error / sum(group.weight for group in workload.groups)
 
 
-def rehearsed_errors(made: Plan, table: Callable[[Space], Array], workload: Workload) -> Array:
+def rehearsed_errors(plan: Plan, table: Callable[[Space], Array], workload: Workload) -> Array:
     """Return errors of simulated publications, shape (seeds,), weighted as in ``workload``."""
     cells = sum(workload.schema.cells(group.attributes) for group in workload.groups)
     seeds = range(min(max(SIMULATED_CELLS // cells, REHEARSALS[0]), REHEARSALS[1]))
     return np.array(
-        [missed(simulated(made, table, np.random.default_rng(s)).publish().values, table, workload) for s in seeds]
+        [
+            relative_error(
+                simulate_measurement(plan, table, np.random.default_rng(s)).publish().values, table, workload
+            )
+            for s in seeds
+        ]
     )
 
 
 def published_errors(
-    made: Plan,
+    plan: Plan,
     reference: Any,
     *,
     weights: Sequence[float] | None = None,
@@ -112,11 +117,11 @@ def published_errors(
     """Return the errors of simulated publications of a plan on a reference, shape (rehearsals,).
 
     The error is the mean over groups with weights ``weights``, shape (groups,), by default those of
-    the workload; see `missed`.  Plans with the same spaces are simulated with the same noise.
+    the workload; see `relative_error`.  Plans with the same spaces are simulated with the same noise.
 
     Raises: see `weighed_for_publishing`.
     """
-    groups = made.workload.groups
+    groups = plan.workload.groups
     weighted_groups = [replace(g, weight=w) for g, w in zip(groups, weights or [g.weight for g in groups], strict=True)]
-    workload = Workload(made.workload.schema, tuple(weighted_groups))
-    return rehearsed_errors(made, tables_of(reference, workload), workload)
+    workload = Workload(plan.workload.schema, tuple(weighted_groups))
+    return rehearsed_errors(plan, tables_of(reference, workload), workload)

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array, Index
-from engine.postprocess.checkpoint import NONE, Reached, set_state, state_of
+from engine.postprocess.checkpoint import NONE, Checkpoints, set_state, state_of
 from engine.progress import Listener
 from engine.residuals import Axes
 
@@ -42,7 +42,7 @@ def nearest_people(
     generator: np.random.Generator,
     tell: Listener,
     impossible: Mapping[Axes, npt.NDArray[np.bool_]] | None = None,
-    steps: Reached = NONE,
+    steps: Checkpoints = NONE,
 ) -> Index:
     """Return synthetic records, shape (people, attributes), whose counts approximate tables.
 
@@ -52,7 +52,7 @@ def nearest_people(
         records.
     people : number of records.
     generator : determines the result.
-    impossible : masks of impossible cells, which have a large weight; `mend_people` removes
+    impossible : masks of impossible cells, which have a large weight; `impute_records` removes
         remaining records.
     """
     tell(0.0, "Drawing records")
@@ -82,7 +82,7 @@ def nearest_people(
     return records
 
 
-def mend_people(
+def impute_records(
     records: Index, rules: Sequence[tuple[list[int], npt.NDArray[np.bool_]]], generator: np.random.Generator
 ) -> None:
     """Replace impossible values of records, in place, by random hot deck imputation.

@@ -39,21 +39,21 @@ import scipy
 
 from engine._arrays import Array
 from engine._format import set_name
-from engine._validation import positive, whole
+from engine._validation import check_int, check_positive
 from engine.analysis import NoiseScale
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan
 from engine.plans.blocks import apply_factors
-from engine.postprocess.checkpoint import by_axes, of_axes, set_state, state_of, steps_of
-from engine.postprocess.contrasts import assembled, contrast, faces
+from engine.postprocess.checkpoint import arrays_by_axes, arrays_by_name, checkpoints_of, set_state, state_of
+from engine.postprocess.contrasts import assemble_table, contrast, faces
 from engine.postprocess.partial_pooling import dispersion
-from engine.postprocess.published_tables import Published, publish, seed_of, told_share
+from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
 from engine.postprocess.residual_estimates import Evidence, evidence
-from engine.postprocess.shrinkage import reference
+from engine.postprocess.shrinkage import max_entropy_table
 from engine.progress import Progress
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
-from engine.release.measure import measured
+from engine.release.measure import measurement_of
 from engine.residuals import Axes, Space
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ EM_STEPS = 30
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Hidden:
+class ResidualPosterior:
     """Posterior distribution of the distance of one table from its reference.
 
     Attributes
@@ -89,7 +89,7 @@ class Hidden:
         return np.asarray(self.variance * prior / (self.variance + prior))
 
 
-def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, Hidden]:
+def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes, ResidualPosterior]:
     """Return the posterior of every measured table of at least two attributes."""
     bounds: dict[Axes, tuple[Array, float, float]] = {}
     for axes, middle, excess, margins in _excess_dispersions(found, contrasts):
@@ -115,7 +115,7 @@ def hidden_tables(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Axes
             prior = (odds.sum(axis=0) + uniform) / (len(members) + 1)
         for axes, row in zip(members, odds, strict=True):
             middle, _, most = bounds[axes]
-            out[axes] = Hidden(middle=middle, variance=found.seen[axes].variance, most=most, odds=row)
+            out[axes] = ResidualPosterior(middle=middle, variance=found.seen[axes].variance, most=most, odds=row)
     return out
 
 
@@ -125,11 +125,13 @@ def _excess_dispersions(
     """Yield set, reference, excess dispersion in counts^2 and margins of every measured table."""
     tables: dict[Axes, Array] = {}
     for axes in estimates.sets:
-        tables[axes] = np.maximum(assembled(contrasts, axes), 0.0)
+        tables[axes] = np.maximum(assemble_table(contrasts, axes), 0.0)
         seen = estimates.seen.get(axes)
         if len(axes) < 2 or seen is None or seen.rank == 0:
             continue
-        middle = reference(axes, {f: tables[f] for f in (*faces(axes), axes[:-2])}, estimates.possible.get(axes))
+        middle = max_entropy_table(
+            axes, {f: tables[f] for f in (*faces(axes), axes[:-2])}, estimates.possible.get(axes)
+        )
         excess, _ = dispersion(seen.cells - seen.lens.of(middle), seen.variance, seen.rank)
         yield axes, middle, excess, [tables[f] for f in faces(axes)]
 
@@ -147,14 +149,14 @@ def share_of_signal(found: Evidence, contrasts: Mapping[Axes, Array]) -> dict[Ax
     return out
 
 
-def possible_truth(
-    contrasts: Mapping[Axes, Array], hidden: Mapping[Axes, Hidden], generator: np.random.Generator
+def draw_truth(
+    contrasts: Mapping[Axes, Array], hidden: Mapping[Axes, ResidualPosterior], generator: np.random.Generator
 ) -> dict[Axes, Array]:
     """Draw contrasts of possible true tables; shapes (n_1, ..., n_k) of tables."""
     out = dict(contrasts)
     for axes, unknown in hidden.items():
         variance = unknown.drawn(generator)
-        table = np.maximum(assembled(contrasts, axes), 0.0)
+        table = np.maximum(assemble_table(contrasts, axes), 0.0)
         spread = np.zeros_like(table)
         # machines round differently near 0; the tolerance makes all of them draw for the same cells
         live = (table > ZERO_CELL_SHARE * table.max()) & (variance > ZERO_CELL_SHARE * variance.max())
@@ -164,7 +166,7 @@ def possible_truth(
     return out
 
 
-def simulated(plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator) -> Measurement:
+def simulate_measurement(plan: Plan, table: Callable[[Space], Array], generator: np.random.Generator) -> Measurement:
     """Return a simulated measurement of a plan on arbitrary tables.
 
     ``table`` returns the table on some attributes, in counts, of shape (n_1, ..., n_k).  The noise
@@ -181,7 +183,7 @@ def simulated(plan: Plan, table: Callable[[Space], Array], generator: np.random.
         else:
             noise = generator.normal(scale=block.noise, size=exact.shape)
         answers[key] = np.rint((exact + noise) / block.grid).astype(np.int64).ravel()
-    return measured(plan, answers, dataset="", key="", utc="", rehearsal=True)
+    return measurement_of(plan, answers, dataset="", key="", utc="", rehearsal=True)
 
 
 PUBLISHABLE, DOUBTFUL, SUPPRESSED = FLAGS = ("publishable", "doubtful", "suppressed")
@@ -220,7 +222,7 @@ class QualityRule:
 
     def __post_init__(self) -> None:
         for name in ("doubtful_cv", "suppressed_cv"):
-            positive(name, getattr(self, name), error=PlanError)
+            check_positive(name, getattr(self, name), error=PlanError)
         if self.doubtful_cv > self.suppressed_cv:
             raise PlanError(
                 f"A number is doubtful before it is suppressed: doubtful_cv {self.doubtful_cv:g} is above "
@@ -278,7 +280,7 @@ class Uncertainty:
 
     def reach(self, confidence: float = 0.95) -> float:
         """Return the half-width of an interval in errors: Student's quantile, for few draws."""
-        share = positive("confidence", confidence, below=1, error=PlanError)
+        share = check_positive("confidence", confidence, below=1, error=PlanError)
         return float(scipy.special.stdtrit(len(self.errors), 0.5 + share / 2))
 
     def bias(self, attributes: Sequence[str]) -> pd.DataFrame:
@@ -373,7 +375,7 @@ class Uncertainty:
 
     def _laid(self, contrasts: Mapping[Axes, Array], attributes: Sequence[str]) -> Array:
         axes = self.published.positions(attributes)
-        table = assembled(contrasts, axes)
+        table = assemble_table(contrasts, axes)
         if (impossible := self.published.impossible(axes)) is not None:
             # possible truths are drawn without regard to impossible cells
             table[impossible] = 0.0
@@ -415,7 +417,7 @@ def uncertainty(
     NotAnswerable : the number of records is not positive because of its noise.
     LimitExceeded : the draws would need more than ``memory_limit`` bytes.
     """
-    whole("number of draws", draws, 2, error=PlanError)
+    check_int("number of draws", draws, 2, error=PlanError)
     measurement, fit = published.measurement, published.fit
     if fit == "none" and not measurement.plan.schema.impossible:
         raise PlanError(
@@ -435,24 +437,28 @@ def uncertainty(
     estimates, generator, tell = (
         evidence(measurement),
         np.random.default_rng(seed_of(measurement)),
-        told_share(progress),
+        progress_share(progress),
     )
     # the errors of unbiased tables are linear in the noise and do not depend on the truth
     hidden = {} if fit == "none" else hidden_tables(estimates, published.contrasts)
-    errors, truths, steps = [], [], steps_of(resume, [seed_of(measurement), fit, "errors"])
+    errors, truths, steps = [], [], checkpoints_of(resume, [seed_of(measurement), fit, "errors"])
     for number in range(draws):
         tell(number / draws, "Rehearsing on tables that might be true")
         if done := steps.taken(f"{number}"):
-            errors.append(of_axes(done, "error"))
-            truths.append(of_axes(done, "truth"))
+            errors.append(arrays_by_axes(done, "error"))
+            truths.append(arrays_by_axes(done, "truth"))
             set_state(generator, done["generator"])
             continue
-        truth = possible_truth(published.contrasts, hidden, generator)
+        truth = draw_truth(published.contrasts, hidden, generator)
         tables = Published(measurement=measurement, fit="none", names=published.names, contrasts=truth)
-        again = publish(simulated(measurement.plan, tables.spread, generator), fit, memory_limit=memory_limit)
+        again = publish(
+            simulate_measurement(measurement.plan, tables.spread, generator), fit, memory_limit=memory_limit
+        )
         errors.append({axes: c - truth[axes] for axes, c in again.contrasts.items()})
         truths.append(truth)
-        arrays = by_axes(errors[-1], "error") | by_axes(truth, "truth") | {"generator": state_of(generator)}
+        arrays = (
+            arrays_by_name(errors[-1], "error") | arrays_by_name(truth, "truth") | {"generator": state_of(generator)}
+        )
         steps.take(f"{number}", arrays)
     tell(1.0, "Rehearsed")
     signal = share_of_signal(estimates, published.contrasts)

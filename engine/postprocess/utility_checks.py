@@ -9,7 +9,7 @@ import numpy as np
 
 from engine._arrays import Array, Index
 from engine._format import set_name
-from engine._validation import positive
+from engine._validation import check_positive
 from engine.errors import PlanError
 from engine.postprocess.synthetic_records import table_of
 from engine.postprocess.uncertainty import QualityRule, Uncertainty
@@ -51,12 +51,12 @@ class AcceptanceRule:
     contradiction: float = 1.5
 
     def __post_init__(self) -> None:
-        positive("distance", self.distance, below=1, error=PlanError)
-        positive("inside", self.inside, below=1, error=PlanError)
-        positive("contradiction", self.contradiction, error=PlanError)
+        check_positive("distance", self.distance, below=1, error=PlanError)
+        check_positive("inside", self.inside, below=1, error=PlanError)
+        check_positive("contradiction", self.contradiction, error=PlanError)
 
 
-def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
+def acceptance(uncertainty: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule | None = None) -> pd.DataFrame:
     """Check synthetic records against the published tables.
 
     Parameters
@@ -75,11 +75,11 @@ def acceptance(found: Uncertainty, records: pd.DataFrame, rule: AcceptanceRule |
     """
     import pandas as pd
 
-    thresholds, published = rule or AcceptanceRule(), found.published
+    thresholds, published = rule or AcceptanceRule(), uncertainty.published
     codes = records.reindex(columns=list(published.names), fill_value=0).to_numpy()
     scale = published.total / len(codes) if len(codes) else 0.0
     groups = published.measurement.plan.workload.groups
-    criteria = pd.DataFrame([_criteria(found, codes, scale, number) for number in range(len(groups))])
+    criteria = pd.DataFrame([_criteria(uncertainty, codes, scale, number) for number in range(len(groups))])
     rows = []
     for name, words in WORDS.items():
         worst, limit = int(criteria[name].argmax()), float(getattr(thresholds, name))

@@ -249,7 +249,7 @@ class Budget:
         """The epsilon for which releases within the budget are (epsilon, delta)-DP, rounded up.
 
         The minimum of the epsilons from the Gaussian curve, from zCDP and of a pure budget.
-        The curve holds for the discrete noise of every release that `engine.plans.blocks.on_curve`
+        The curve holds for the discrete noise of every release that `engine.plans.blocks.is_on_curve`
         accepts.
 
         Raises: BudgetError unless 0 < delta < 1.

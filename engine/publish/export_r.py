@@ -27,11 +27,11 @@ from pathlib import Path
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine._format import harmless
+from engine._format import escape_formula
 from engine.plans import Block, Plan, SpaceAnswers
 from engine.publish.release_package import in_one_step
 from engine.release import Measurement, apply_group
-from engine.release.measure import measured
+from engine.release.measure import measurement_of
 from engine.residuals import Space, basis, center
 from engine.workload import Group
 
@@ -176,7 +176,7 @@ def write_open_form(measurement: Measurement, folder: Path, tables: Iterable[tup
     write_csv(
         "attributes.csv",
         ["id", "name", "size"],
-        ([ids[n], harmless(n), plan.schema[n].size] for n in plan.schema.names),
+        ([ids[n], escape_formula(n), plan.schema[n].size] for n in plan.schema.names),
     )
     rows = ([ids[n], i, repr(float(x))] for n, pi in shares.items() for i, x in enumerate(pi))
     write_csv("centers.csv", ["attribute", "code", "center"], rows)
@@ -308,11 +308,11 @@ def _query(group: Group, index: int) -> Array:
 
 def _answers(plan: Plan, integers: Mapping[Space, Index]) -> Array:
     """Return the answers to all queries, shape (queries,), for hypothetical integers."""
-    measurement = measured(plan, integers, dataset="", key="", utc="", rehearsal=True)
+    measurement = measurement_of(plan, integers, dataset="", key="", utc="", rehearsal=True)
     answers = plan.answers_from(measurement.estimates)
     assert isinstance(answers, SpaceAnswers)  # published tables need residual spaces
     groups = plan.workload.groups
-    return np.concatenate([apply_group(g, answers.known_table(g.attributes), 0, g.count) for g in groups])
+    return np.concatenate([apply_group(g, answers.partial_table(g.attributes), 0, g.count) for g in groups])
 
 
 def _all_answered(measurement: Measurement, number: int) -> bool:

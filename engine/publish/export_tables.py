@@ -11,15 +11,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from engine._validation import one_of
+from engine._validation import check_choice
 from engine.errors import PlanError
 from engine.plans import Plan
 from engine.postprocess import QualityRule
 from engine.postprocess.uncertainty import Uncertainty
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.publish.columns import added_columns
 from engine.publish.output_path import new_file
-from engine.publish.report import FORMATS, MARK, escaped, file_writer, repeated
+from engine.publish.report import FORMATS, MARK, escape_texts, file_writer, repeat_rows
 from engine.release import Measurement
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
 
 
 def write_published(
-    found: Uncertainty,
+    uncertainty: Uncertainty,
     path: str | os.PathLike[str],
     *,
     format: str = "parquet",
@@ -64,27 +64,27 @@ def write_published(
         `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
-    one_of("format", format, FORMATS, error=PlanError)
-    measurement = found.published.measurement
+    check_choice("format", format, FORMATS, error=PlanError)
+    measurement = uncertainty.published.measurement
     rehearsal, workload = measurement.rehearsal, measurement.plan.workload
     metadata = {
         "confidence": str(confidence),
         "plan_hash": measurement.plan.hash,
-        "fit": found.published.fit,
+        "fit": uncertainty.published.fit,
         "status": MARK if rehearsal else "release",
     }
     schema = SCHEMA.insert(0, pa.field("status", pa.string())) if rehearsal else SCHEMA
-    tell, written = told(progress, STOPPED), 0
+    tell, written = progress_reporter(progress, STOPPED), 0
     with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
         for number, group in enumerate(workload.groups):
             for start in range(0, group.count, PIECE):
-                rows = found.answers(number, start, start + PIECE, confidence, rule)
-                columns = [repeated(t, len(rows)) for t in (" x ".join(group.attributes), group.family_text)]
+                rows = uncertainty.answers(number, start, start + PIECE, confidence, rule)
+                columns = [repeat_rows(t, len(rows)) for t in (" x ".join(group.attributes), group.family_text)]
                 columns += [pa.array(rows[f.name], f.type, from_pandas=True) for f in SCHEMA if f.name in rows]
                 table = pa.Table.from_arrays(columns, schema=SCHEMA)
                 if rehearsal:
                     table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(rows), pa.string())])
-                writer.write(escaped(table) if format == "csv" else table)
+                writer.write(escape_texts(table) if format == "csv" else table)
                 written += len(rows)
                 tell(written / workload.queries, "Writing published answers")
     return Path(path)
@@ -131,10 +131,10 @@ def write_records(
 
     Raises: PlanError if the format is not "parquet" or "csv", or the path must not be written.
     """
-    one_of("format", format, FORMATS, error=PlanError)
+    check_choice("format", format, FORMATS, error=PlanError)
     status = "REHEARSAL" if measurement.rehearsal else "SIMULATED"
     column = added_columns(["status"], map(str, records))["status"]
-    columns: dict[str, pa.Array] = {column: repeated(status, len(records))}
+    columns: dict[str, pa.Array] = {column: repeat_rows(status, len(records))}
     for name in map(str, records):
         attribute = measurement.plan.schema[name]
         labels = pa.array([attribute.label(i) for i in range(attribute.size)], pa.string())
@@ -144,7 +144,7 @@ def write_records(
     metadata = {"plan_hash": measurement.plan.hash, "status": MARK if measurement.rehearsal else "simulated records"}
     with new_file(path, overwrite=overwrite) as partial:
         if format == "csv":
-            pyarrow.csv.write_csv(escaped(table), partial)
+            pyarrow.csv.write_csv(escape_texts(table), partial)
         else:
             pq.write_table(table.replace_schema_metadata(metadata), partial)
     return Path(path)

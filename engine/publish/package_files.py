@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine._format import shown
+from engine._format import quote_public
 from engine._untrusted import (
     MAX_MEMBERS,
     bounded_chunks,
@@ -247,7 +247,9 @@ class ArrayFile:
             content = read_member(self._archive, f"{name}.npy", 8 * math.prod(shape) + 10_240)
             return read_array(content, kinds=kind, shape=shape)
         except (KeyError, ValueError):
-            raise PlanError(f"The array {shown(name)} is not there, or not of the shape that the plan says.") from None
+            raise PlanError(
+                f"The array {quote_public(name)} is not there, or not of the shape that the plan says."
+            ) from None
 
 
 def max_arrays_of(plan: Plan) -> int:

@@ -40,19 +40,19 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._format import amount, how_many, set_name
+from engine._format import format_number, pluralize, set_name
 from engine._untrusted import MAX_JSON_MEMORY, parse_json
 from engine.analysis import group_table
 from engine.analysis.error_targets import claim_text
 from engine.errors import PlanError
 from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import new_file
 from engine.publish.package_files import ArrayFile, max_arrays_of
 from engine.publish.report import MARK, write_answers
 from engine.release import Measurement
-from engine.release.measure import measured
+from engine.release.measure import measurement_of
 from engine.residuals import Space, Strategy
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def in_one_step(measurement: Measurement) -> bool:
     plan, integers = measurement.plan, measurement.answers_on_grid
     if any(s not in integers or integers[s].size != b.measurements for s, b in plan.blocks.items()):
         return False
-    again = measured(plan, integers, dataset="", key="", utc="", rehearsal=measurement.rehearsal)
+    again = measurement_of(plan, integers, dataset="", key="", utc="", rehearsal=measurement.rehearsal)
     return all(np.allclose(again.estimates[s], e, rtol=1e-9, atol=1e-9) for s, e in measurement.estimates.items())
 
 
@@ -165,7 +165,7 @@ def read_measurements(plan: Plan, description: Path, arrays: Path, *, rehearsal:
             integers[space] = array_file.read(entry["integers"], "i", (block.measurements,)).astype(np.int64)
     if any(block is not plan.blocks[space] for space, block in blocks.items()):
         plan = replace(plan, blocks=blocks)
-    return measured(plan, integers, rehearsal=rehearsal, **words)
+    return measurement_of(plan, integers, rehearsal=rehearsal, **words)
 
 
 def _read_estimates(plan: Plan, entries: Any, arrays: ArrayFile) -> dict[Space, Array]:
@@ -300,7 +300,10 @@ def write_package(
     Cancelled : ``progress`` returned False.
     """
 
-    tell, plan = told(progress, "Writing the package was cancelled; no file was left behind."), measurement.plan
+    tell, plan = (
+        progress_reporter(progress, "Writing the package was cancelled; no file was left behind."),
+        measurement.plan,
+    )
     with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
         folder = Path(temporary)
         files = [folder / "plan.json", folder / "check.py", folder / "answers.parquet"]
@@ -401,8 +404,8 @@ def report_html(measurement: Measurement, *, receipt: Receipt | None = None, con
     if measurement.rehearsal:
         parts.append(f"<p class=mark>{MARK}</p>")
     parts.append(
-        f"<p>{how_many(plan.workload.queries, 'count')} about {how_many(len(plan.schema), 'attribute')}, each with its "
-        f"standard error and {confidence:.0%} interval. Typical error {amount(plan.rmse)} counts.</p>"
+        f"<p>{pluralize(plan.workload.queries, 'count')} about {pluralize(len(plan.schema), 'attribute')}, each with its "
+        f"standard error and {confidence:.0%} interval. Typical error {format_number(plan.rmse)} counts.</p>"
     )
     promise = f"<p><b>To the people in these records:</b> {html.escape(plan.schema.promise(plan.budget))}</p>"
     parts += ["<h2>Privacy</h2>", promise, f"<p>{html.escape(plan.meaning)}</p>", _facts(seal)]

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from engine._format import harmless
-from engine._validation import one_of
+from engine._format import escape_formula
+from engine._validation import check_choice
 from engine.errors import PlanError
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.publish.output_path import new_file
 from engine.release import Measurement, quantile
 from engine.release.measurement import query_texts
@@ -63,7 +63,7 @@ def write_answers(
         `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
-    one_of("format", format, FORMATS, error=PlanError)
+    check_choice("format", format, FORMATS, error=PlanError)
     metadata = {
         "confidence": str(confidence),
         "plan_hash": measurement.plan.hash,
@@ -72,12 +72,12 @@ def write_answers(
         "release": measurement.key,
     }
     schema = SCHEMA.insert(0, pa.field("status", pa.string())) if measurement.rehearsal else SCHEMA
-    tell = told(progress, "Writing the answers was cancelled; no file was left behind.")
+    tell = progress_reporter(progress, "Writing the answers was cancelled; no file was left behind.")
     with new_file(path, overwrite=overwrite) as partial, file_writer(partial, format, schema, metadata) as writer:
         for done, table in answer_batches(measurement, confidence):
             if measurement.rehearsal:
                 table = table.add_column(0, schema.field(0), [pa.array(["REHEARSAL"] * len(table), pa.string())])
-            writer.write(escaped(table) if format == "csv" else table)
+            writer.write(escape_texts(table) if format == "csv" else table)
             tell(done, "Writing answers")
     return Path(path)
 
@@ -110,8 +110,8 @@ def answer_batches(measurement: Measurement, confidence: float = 0.95) -> Iterat
             stop = min(last, start + BATCH)
             answer, std = answers[start - first : stop - first], errors[start - first : stop - first]
             columns = [
-                repeated(" x ".join(group.attributes), stop - start),
-                repeated(group.family_text, stop - start),
+                repeat_rows(" x ".join(group.attributes), stop - start),
+                repeat_rows(group.family_text, stop - start),
                 query_texts(measurement.plan, number, start, stop),
                 *(pa.array(v) for v in (answer, std, answer - reach * std, answer + reach * std)),
             ]
@@ -129,12 +129,12 @@ def _spans(measurement: Measurement) -> Iterator[tuple[int, Group, int, int]]:
             yield number, group, first, min(group.count, first + SPAN)
 
 
-def repeated(text: str, length: int) -> pa.DictionaryArray:
+def repeat_rows(text: str, length: int) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(length, np.int32)), pa.array([text]))
 
 
-def escaped(table: pa.Table) -> pa.Table:
-    """Escape texts and column names that spreadsheets read as formulas; see `harmless`."""
+def escape_texts(table: pa.Table) -> pa.Table:
+    """Escape texts and column names that spreadsheets read as formulas; see `escape_formula`."""
     columns = []
     for name in table.column_names:
         column = table[name]
@@ -144,4 +144,4 @@ def escaped(table: pa.Table) -> pa.Table:
             risky = pc.match_substring_regex(column, r"^[=+\-@\t\r]")
             column = pc.if_else(risky, pc.binary_join_element_wise("'", column, ""), column)
         columns.append(column)
-    return pa.Table.from_arrays(columns, names=[harmless(name) for name in table.column_names])
+    return pa.Table.from_arrays(columns, names=[escape_formula(name) for name in table.column_names])

@@ -47,12 +47,12 @@ from engine._untrusted import MAX_MEMBERS
 from engine.errors import LimitExceeded
 from engine.postprocess import QualityRule
 from engine.postprocess.uncertainty import REASONS, Uncertainty
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.publish.columns import RULE, added_columns
 from engine.publish.export_r import is_linear, is_open, write_linear_form, write_open_form
 from engine.publish.output_path import new_file
 from engine.publish.release_package import write_measurements
-from engine.publish.report import MARK, escaped
+from engine.publish.report import MARK, escape_texts
 from engine.release import Measurement
 from engine.workload import Group, Schema
 
@@ -82,7 +82,7 @@ COLUMNS = {
 
 
 def write_tables(
-    found: Uncertainty,
+    uncertainty: Uncertainty,
     path: str | os.PathLike[str],
     *,
     rule: QualityRule | None = None,
@@ -100,7 +100,7 @@ def write_tables(
     LimitExceeded : more than two million queries, or more files than `verify_package` reads.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
-    measurement = found.published.measurement
+    measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
     if workload.queries > MAX_TABLE_ROWS:
         raise LimitExceeded(
@@ -114,9 +114,11 @@ def write_tables(
             f"{MAX_MEMBERS:,} files. Publish from a workload of fewer groups; write_answers writes any number of "
             "answers to one file."
         )
-    tell = told(progress, "Writing the tables was cancelled; no file was left behind.")
+    tell = progress_reporter(progress, "Writing the tables was cancelled; no file was left behind.")
     with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
-        members = tables_files(found, Path(temporary), rule=rule or QualityRule(), confidence=confidence, tell=tell)
+        members = tables_files(
+            uncertainty, Path(temporary), rule=rule or QualityRule(), confidence=confidence, tell=tell
+        )
         tell(0.9, "Packing")
         with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
             for member in members:
@@ -126,7 +128,7 @@ def write_tables(
 
 
 def tables_files(
-    found: Uncertainty,
+    uncertainty: Uncertainty,
     folder: Path,
     *,
     rule: QualityRule,
@@ -137,16 +139,16 @@ def tables_files(
 
     Guarantee: a function of released numbers only.
     """
-    measurement = found.published.measurement
+    measurement = uncertainty.published.measurement
     workload = measurement.plan.workload
     files, described, cell_tables, first = [], [], [], 0
     for number, group in enumerate(workload.groups):
         name = f"table{number + 1}"
-        frame = labelled_rows(found, number, first, rule, confidence)
+        frame = labelled_rows(uncertainty, number, first, rule, confidence)
         first += group.count
         tell(0.8 * first / workload.queries, "Writing tables")
         files.append(folder / f"{name}.csv")
-        text_table = escaped(pa.table({c: _column(frame[c]) for c in frame}))
+        text_table = escape_texts(pa.table({c: _column(frame[c]) for c in frame}))
         pyarrow.csv.write_csv(text_table, files[-1], pyarrow.csv.WriteOptions(quoting_style="needed"))
         described.append((name, group, text_table.column_names))
         if is_cells(group):
@@ -162,7 +164,7 @@ def tables_files(
         ("registry.json", json.dumps(registry(measurement), indent=1, ensure_ascii=False)),
         ("tables.csv-metadata.json", json.dumps(_metadata(described), indent=1)),
         (PLAN, measurement.plan.to_json()),
-        (HOW, json.dumps(_how(found, rule, confidence), indent=1, ensure_ascii=False)),
+        (HOW, json.dumps(_how(uncertainty, rule, confidence), indent=1, ensure_ascii=False)),
     ):
         files.append(folder / file)
         files[-1].write_text(text, encoding="utf-8")
@@ -194,12 +196,12 @@ def _has_crosstab(group: Group) -> bool:
 
 
 def labelled_rows(
-    found: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float
+    uncertainty: Uncertainty, number: int, first: int, rule: QualityRule | None, confidence: float
 ) -> pd.DataFrame:
     """Return the rows of one group, with codes and labels if its queries are cells."""
-    measurement = found.published.measurement
+    measurement = uncertainty.published.measurement
     group, schema = measurement.plan.workload.groups[number], measurement.plan.schema
-    frame = found.answers(number, confidence=confidence, rule=rule).rename(columns={"answer": "estimate"})
+    frame = uncertainty.answers(number, confidence=confidence, rule=rule).rename(columns={"answer": "estimate"})
     frame.insert(0, "query_id", np.arange(first, first + group.count))
     frame = frame[list(COLUMNS)]
     if measurement.rehearsal:
@@ -233,7 +235,7 @@ def crosstab(frame: pd.DataFrame, group: Group, schema: Schema) -> pd.DataFrame:
 
 
 def _column(values: pd.Series) -> pa.Array:
-    # convert the string types of pandas: `escaped` checks only columns of Arrow strings
+    # convert the string types of pandas: `escape_texts` checks only columns of Arrow strings
     return pa.array(values, pa.string() if values.dtype.kind not in "if" else None, from_pandas=True)
 
 
@@ -392,7 +394,7 @@ UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # creation date in workbooks of rehe
 
 
 def write_workbook(
-    found: Uncertainty,
+    uncertainty: Uncertainty,
     path: str | os.PathLike[str],
     *,
     rule: QualityRule | None = None,
@@ -412,15 +414,15 @@ def write_workbook(
     PlanError : the path must not be written, see `check_target`.
     Cancelled : ``progress`` returned False; partial files are removed.
     """
-    workload = found.published.measurement.plan.workload
+    workload = uncertainty.published.measurement.plan.workload
     if workload.queries > MAX_WORKBOOK_ROWS:
         raise LimitExceeded(
             f"The workbook would have {workload.queries:,} rows, over {MAX_WORKBOOK_ROWS:,}. Publish from a "
             "workload of fewer queries, or take the zip or parquet."
         )
-    tell = told(progress, "Writing the workbook was cancelled; no file was left behind.")
+    tell = progress_reporter(progress, "Writing the workbook was cancelled; no file was left behind.")
     with new_file(path, overwrite=overwrite) as partial, tempfile.TemporaryDirectory(dir=partial.parent) as temporary:
-        book = _WorkbookWriter(found, partial, temporary, rule or QualityRule(), confidence)
+        book = _WorkbookWriter(uncertainty, partial, temporary, rule or QualityRule(), confidence)
         try:
             book.front()
             done = 0

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 from engine._untrusted import MAX_JSON_MEMORY, is_plain_name, parse_json
-from engine._validation import positive, whole
+from engine._validation import check_int, check_positive
 from engine.errors import EngineError, PlanError
 from engine.ledger import Ledger, Receipt, verify_ledger
 from engine.ledger.signing import good_signature
@@ -115,8 +115,8 @@ def _options(text: bytes) -> dict[str, Any]:
     rule, names = how["rule"], {field.name for field in fields(QualityRule)}
     if rule.keys() != names or not all(type(v) in (int, float) and abs(v) < MAX_RULE_NUMBER for v in rule.values()):
         raise PlanError(f"The option rule in {HOW} is damaged.")
-    whole(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
-    positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
+    check_int(f"number of draws in {HOW}", how.get("draws"), 2, MAX_DRAWS, error=PlanError)
+    check_positive(f"confidence in {HOW}", how.get("confidence"), below=1, error=PlanError)
     return how
 
 
@@ -278,7 +278,7 @@ def _certificate(text: bytes) -> dict[str, Any]:
     spent = seal.get("ledger")
     if spent is not None and (not _is_map(spent, SPEND_TYPES) or spent.keys() != SPEND_TYPES.keys()):
         raise PlanError("The certificate names a spend without its row, hash, cost and time.")
-    positive("confidence in the certificate", seal.get("confidence"), below=1, error=PlanError)
+    check_positive("confidence in the certificate", seal.get("confidence"), below=1, error=PlanError)
     return seal
 
 
@@ -301,10 +301,10 @@ def _signature_problems(files: PackageFiles, text: bytes, public_key: str | None
 
 
 def _answer_problems(
-    found: Measurement, confidence: float, files: PackageFiles, limits: Mapping[str, int], with_csv: bool
+    measurement: Measurement, confidence: float, files: PackageFiles, limits: Mapping[str, int], with_csv: bool
 ) -> list[str]:
     """Compare the answers in the files, in pieces, with recomputed answers."""
-    rows, parquet = found.plan.workload.queries, "answers.parquet"
+    rows, parquet = measurement.plan.workload.queries, "answers.parquet"
     sources: dict[str, Callable[[], Iterator[pa.RecordBatch]]] = {
         parquet: lambda: open_answers(files.path(parquet), rows, limits[parquet]).iter_batches(1 << 14)
     }
@@ -313,11 +313,11 @@ def _answer_problems(
         sources["answers.csv"] = lambda: iter(pyarrow.csv.open_csv(files.path("answers.csv"), convert_options=columns))
     problems = []
     for name, source in sources.items():
-        pieces = (piece for _, piece in answer_batches(found, confidence))
+        pieces = (piece for _, piece in answer_batches(measurement, confidence))
         try:
             told = _Rows(source())
             # stop at the first difference, so that the rest of the file is not read
-            wrong = not all(_same_answers(p, told, found.rehearsal, texts=name == parquet) for p in pieces)
+            wrong = not all(_same_answers(p, told, measurement.rehearsal, texts=name == parquet) for p in pieces)
             wrong = wrong or told.more()
         except (pa.ArrowException, KeyError, OSError):
             # missing columns, or not a table

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from engine._format import near_matches, shown
+from engine._format import near_matches, quote_public
 from engine.errors import DataError, EngineError, LimitExceeded
 from engine.records.encoding import is_scalar
 from engine.records.stored_dates import Clock
@@ -49,7 +49,7 @@ class Batch:
     clocks: Mapping[str, Clock] = field(default_factory=dict)
 
 
-def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: "") -> _T:
+def without_values(action: Callable[[], _T], what: str, explain: Callable[[Exception], str] = lambda error: "") -> _T:
     """Return the result of an action; replace its exceptions by a DataError without values.
 
     Only the text that `explain` derives from the original exception is used.
@@ -67,7 +67,7 @@ def tried(action: Callable[[], _T], what: str, explain: Callable[[Exception], st
     )
 
 
-def needed(library: str, what: str) -> Any:
+def import_optional(library: str, what: str) -> Any:
     """Import an optional library; raise DataError with the installation command if it is missing."""
     try:
         return importlib.import_module(library)
@@ -76,12 +76,12 @@ def needed(library: str, what: str) -> Any:
     raise DataError(problem)
 
 
-def guarded(batches: Iterable[_T], what: str) -> Iterator[_T]:
-    """Yield the same batches; replace the exceptions of their reader as `tried` does."""
-    source = tried(lambda: iter(batches), what)
+def guard_batches(batches: Iterable[_T], what: str) -> Iterator[_T]:
+    """Yield the same batches; replace the exceptions of their reader as `without_values` does."""
+    source = without_values(lambda: iter(batches), what)
     while True:
         try:
-            batch = tried(lambda: next(source), what)
+            batch = without_values(lambda: next(source), what)
         except StopIteration:
             return
         yield batch
@@ -95,11 +95,11 @@ def check_columns(available: Sequence[Any], names: Sequence[str], *, quote: bool
         # the first line of a file without header is a record, so it is quoted only if it fits the schema
         quote = quote or len(missing) < len(names)
         suggestion = near_matches(missing[0], times) if quote else "; the first line must hold the column names"
-        what = shown(missing[0]) + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
+        what = quote_public(missing[0]) + (f" and {len(missing) - 1:,} more" if len(missing) > 1 else "")
         raise DataError(f"no column {what} among the {len(available):,} columns of the records{suggestion}")
     for name in names:
         if times[name] > 1:
-            raise DataError(f"the column {shown(name)} is there {times[name]} times; keep one of them")
+            raise DataError(f"the column {quote_public(name)} is there {times[name]} times; keep one of them")
 
 
 def cut_batches(batch: pa.RecordBatch, names: Sequence[str], rows: int) -> Iterator[tuple[tuple[pa.Array, ...], int]]:
@@ -116,7 +116,7 @@ def batches(
 ) -> Iterator[Batch]:
     """Split Arrow batches of any size; `total` is the number of all rows, or None if unknown."""
     done = 0
-    for batch in guarded(source, what):
+    for batch in guard_batches(source, what):
         for columns, count in cut_batches(batch, names, rows):
             done += count
             yield Batch(columns=columns, rows=count, fraction=done / total if total else None)
@@ -136,7 +136,7 @@ def array_of(values: pd.Series) -> pa.Array | list[Any]:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def batched(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
+def rows_to_batches(values: Iterator[Sequence[Any]], width: int, rows: int) -> Iterator[Batch]:
     """Yield rows of Python values as batches of `width` columns."""
     import pandas as pd
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import DataError, LimitExceeded
 
 PACKED = (".gz", ".zst", ".zip", ".bz2")
@@ -35,7 +35,7 @@ MAGIC, CONTINUATION = b"ARROW1", 0xFFFFFFFF  # start of an Arrow file, and of ea
 _DICTIONARY, _BATCH = 2, 3  # types of messages with values
 
 
-def unpacked(path: Path) -> tuple[BinaryIO, Any]:
+def open_decompressed(path: Path) -> tuple[BinaryIO, Any]:
     """Open a file and return it with a stream of its decompressed content.
 
     Raises
@@ -47,7 +47,9 @@ def unpacked(path: Path) -> tuple[BinaryIO, Any]:
         first_bytes = _content(path, raw).read(MAX_SIGNATURE_BYTES)
     for mark, kind in BINARY_SIGNATURES.items():
         if first_bytes.startswith(mark):
-            raise DataError(f"the file {shown(path.name)} holds {kind} and no lines of text; give the records as such")
+            raise DataError(
+                f"the file {quote_public(path.name)} holds {kind} and no lines of text; give the records as such"
+            )
     raw = path.open("rb")
     return raw, _content(path, raw)
 
@@ -64,12 +66,12 @@ def _content(path: Path, raw: BinaryIO) -> Any:
         archive = zipfile.ZipFile(raw)
         inside = [one for one in archive.infolist() if not one.is_dir() and not one.filename.startswith("__MACOSX/")]
         if len(inside) != 1:
-            raise DataError(f"the file {shown(path.name)} packs {len(inside):,} files; pack one")
+            raise DataError(f"the file {quote_public(path.name)} packs {len(inside):,} files; pack one")
         return archive.open(inside[0])
     return raw
 
 
-def lines(file: Any, most: int, what: str) -> Iterator[bytes]:
+def read_lines(file: Any, most: int, what: str) -> Iterator[bytes]:
     """Yield the lines of a file; raise DataError for a line of more than `most` bytes."""
     rest = b""
     while block := file.read(BLOCK):
@@ -111,7 +113,7 @@ def check_arrow(file: pa.NativeFile, name: str) -> None:
             dictionary_bytes, batch_bytes = dictionary_bytes + batch_bytes, 0
         if dictionary_bytes + batch_bytes > UNFOLDED_BYTES:
             raise LimitExceeded(
-                f"a batch of {shown(name)} unfolds to {dictionary_bytes + batch_bytes:,} bytes with its "
+                f"a batch of {quote_public(name)} unfolds to {dictionary_bytes + batch_bytes:,} bytes with its "
                 f"dictionaries, more than the {UNFOLDED_BYTES:,} allowed; write the file again with fewer rows a "
                 "batch, or shorter dictionaries"
             )
@@ -142,7 +144,9 @@ def _listed_messages(file: _Bytes, name: str) -> Iterator[tuple[int, int]]:
             place, length = file.read("<qi", blocks + 4 + 24 * i)
             start, size = _message_start(file, place)
             if size <= 0 or start + size != place + length:
-                raise DataError(f"the end of {shown(name)} names batches that the file does not hold; write it again")
+                raise DataError(
+                    f"the end of {quote_public(name)} names batches that the file does not hold; write it again"
+                )
             yield start, start + size
 
 

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import DataError, LimitExceeded
-from engine.records.identifiers import EXACT, KIND_ADVICE, MIX, identities, mixed
+from engine.records.identifiers import EXACT, KIND_ADVICE, MIX, identities, mix_bits
 
 ROOM = 1 << 20  # rows collected between two selections of the first rows of every person
-NOBODY = "without a person"
+NO_PERSON = "without a person"
 
 
 class PersonCap:
@@ -37,7 +37,7 @@ class PersonCap:
 
     def __init__(self, column: str, rows: int, memory_limit: int) -> None:
         self.column, self.rows, self.memory_limit = column, rows, memory_limit
-        self.read, self.nobody, self._kind = 0, 0, ""
+        self.read, self.n_without_person, self._kind = 0, 0, ""
         self.elsewhere = 0  # persons within the cap whose rows a database counted
         self._marks: list[np.ndarray] = []  # shape (3, rows): two words of the person, one of the order
         self._codes: list[list[np.ndarray]] = []
@@ -52,24 +52,24 @@ class PersonCap:
         limit : size from which floats of the source cannot represent all integers.
         """
         first_word, second_word, has_person, kind = identities(
-            persons, f"the person column {shown(self.column)}", limit
+            persons, f"the person column {quote_public(self.column)}", limit
         )
         # the text "07" may or may not be the number 7, so one source has one kind of identifiers
         if kind and self._kind not in ("", kind):
-            raise DataError(f"the person column {shown(self.column)} mixes {KIND_ADVICE}")
+            raise DataError(f"the person column {quote_public(self.column)} mixes {KIND_ADVICE}")
         self._kind = self._kind or kind
         self.read += len(has_person)
-        self.nobody += int(len(has_person) - has_person.sum())
-        sort_key = mixed(first_word ^ second_word)
+        self.n_without_person += int(len(has_person) - has_person.sum())
+        sort_key = mix_bits(first_word ^ second_word)
         for number, column in enumerate(codes):
-            sort_key = mixed(sort_key ^ mixed(column.astype(np.int64).view(np.uint64) + number * MIX[:1]))
+            sort_key = mix_bits(sort_key ^ mix_bits(column.astype(np.int64).view(np.uint64) + number * MIX[:1]))
         self._marks.append(np.stack([first_word, second_word, sort_key])[:, has_person])
         self._codes.append([column[has_person] for column in codes])
         self._n_rows += int(has_person.sum())
         if self._n_rows > 2 * self._n_sorted + ROOM:
             self._sort_and_cut()
 
-    def kept(self) -> list[np.ndarray]:
+    def retained_codes(self) -> list[np.ndarray]:
         """Return the codes of the rows that count, one array of shape (rows,) per column."""
         self._sort_and_cut()
         return [column[self._place < self.rows] for codes in self._codes for column in codes]
@@ -90,7 +90,7 @@ class PersonCap:
     def over(self) -> int:
         """Number of rows beyond the cap."""
         self._sort_and_cut()
-        return self.read - self.nobody - int((self._place < self.rows).sum())
+        return self.read - self.n_without_person - int((self._place < self.rows).sum())
 
     def _sort_and_cut(self) -> None:
         if len(self._marks) <= 1 and self._n_rows == self._n_sorted:

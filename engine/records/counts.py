@@ -41,11 +41,11 @@ from typing import Any
 import numpy as np
 
 from engine._atomic_io import fresh_file
-from engine._format import shown
+from engine._format import quote_public
 from engine._untrusted import array_header, open_zip, parse_json, read_array, read_member
-from engine._validation import instance
+from engine._validation import check_type
 from engine.errors import DataError, EngineError, LimitExceeded
-from engine.records.marginal_lattice import Names, asked_sets, listed
+from engine.records.marginal_lattice import Names, checked_sets, set_text
 from engine.workload import Schema
 
 LARGE_COUNT = 20  # smallest sampling weight if at most one person in 20 is sampled
@@ -123,16 +123,16 @@ class Counts(Mapping[Names, np.ndarray]):
         SchemaError
             An attribute is not in the schema.
         """
-        attribute_sets = asked_sets(schema, tables)
+        attribute_sets = checked_sets(schema, tables)
         arrays = {}
         for names, table in zip(attribute_sets, tables.values(), strict=True):
             array = np.asarray(table)
             if array.dtype.kind not in "iu" or array.shape != schema.sizes(names):
-                raise DataError(f"the table on {listed(names)} needs whole numbers of shape {schema.sizes(names)}")
+                raise DataError(f"the table on {set_text(names)} needs whole numbers of shape {schema.sizes(names)}")
             if array.size and (array.min() < 0 or array.max() > np.iinfo(np.int64).max // array.size):
-                raise DataError(f"the table on {listed(names)} has a count below 0 or beyond 64 bits; correct it")
+                raise DataError(f"the table on {set_text(names)} has a count below 0 or beyond 64 bits; correct it")
             if schema.impossible and array[schema.possible_share(names) == 0.0].any():
-                raise DataError(f"the table on {listed(names)} counts cells that the schema's rules make impossible")
+                raise DataError(f"the table on {set_text(names)} counts cells that the schema's rules make impossible")
             arrays[names] = array.astype(np.int64)
         totals = {int(table.sum()) for table in arrays.values()}
         if len(totals) != 1:
@@ -182,7 +182,7 @@ class Counts(Mapping[Names, np.ndarray]):
         """
         total: Counts | None = None
         for part in parts:
-            instance("part", part, Counts, give="Counts, as count_marginals returns them", error=DataError)
+            check_type("part", part, Counts, give="Counts, as count_marginals returns them", error=DataError)
             total = part if total is None else total._add_part(part, split_by_person=split_by_person)
         if total is None:
             raise DataError("there are no counts to add; give the counts of at least one part")
@@ -235,7 +235,9 @@ class Counts(Mapping[Names, np.ndarray]):
         if not name and (self.shards or not self.rows_in):
             return self
         if self.shards:
-            raise DataError(f"these counts have an id already, and cannot be named {shown(name)}; name what is counted")
+            raise DataError(
+                f"these counts have an id already, and cannot be named {quote_public(name)}; name what is counted"
+            )
         numbers = [self.records, self.rows_refused, self.rows_over_cap]
         digest = hmac.new(schema_digest(self.schema).encode(), digestmod=hashlib.sha256)
         digest.update(json.dumps(name or numbers).encode())
@@ -281,7 +283,7 @@ ROW_COUNT_FIELDS = ("records", "rows_refused", "rows_over_cap", "people_over_cap
 
 def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
     """Write counts to a new file; see `Counts.save`."""
-    instance("file", path, (str, os.PathLike), give="its path", error=DataError)
+    check_type("file", path, (str, os.PathLike), give="its path", error=DataError)
     counts = counts.as_shard()
     head = {
         "format": FILE_FORMAT,
@@ -307,15 +309,15 @@ def save_counts(counts: Counts, path: str | os.PathLike[str]) -> None:
 
 def load_counts(path: str | os.PathLike[str]) -> Counts:
     """Return the counts in a file; see `Counts.load`."""
-    instance("file", path, (str, os.PathLike), give="its path", error=DataError)
-    what = f"the file of counts {shown(Path(path).name)}"
+    check_type("file", path, (str, os.PathLike), give="its path", error=DataError)
+    what = f"the file of counts {quote_public(Path(path).name)}"
     try:
         with open_zip(path, what, error=DataError, plain_names=False, max_members=math.inf) as archive:
             return _read_counts(archive, what)
     except EngineError:
         raise
     except FileNotFoundError:
-        problem = f"there is no file {shown(Path(path).name)} at this path; check the path"
+        problem = f"there is no file {quote_public(Path(path).name)} at this path; check the path"
     except PermissionError:
         problem = f"{what} belongs to another user, and you may not read it; ask its owner for access"
     except MemoryError:
@@ -339,7 +341,7 @@ def _read_counts(archive: zipfile.ZipFile, what: str) -> Counts:
     schema = Schema.from_dict(head["schema"])
     if head["schema_digest"] != schema_digest(schema):
         raise DataError(f"{what} has another schema than it was counted with; write it again with 'count'")
-    sets = asked_sets(schema, head["sets"])
+    sets = checked_sets(schema, head["sets"])
     if (size := 8 * sum(schema.cells(names) for names in sets)) > MAX_TABLE_BYTES:
         raise LimitExceeded(
             f"{what} holds {size:.3g} bytes, more than {MAX_TABLE_BYTES:.3g}; count fewer or smaller tables"
@@ -375,7 +377,7 @@ def _read_tables(
         agree = all((single.setdefault(name, margin) == margin).all() for name, margin in margins.items())
         if table.min() < 0 or table.max() > records or int(table.sum()) != records or not agree:
             raise DataError(
-                f"the table on {listed(names)} in {what} is not of the same records as the others; count again"
+                f"the table on {set_text(names)} in {what} is not of the same records as the others; count again"
             )
         yield names, table
 

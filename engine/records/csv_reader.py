@@ -17,10 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from engine._format import csv_start, header_name, shown
+from engine._format import csv_start, header_name, quote_public
 from engine.errors import DataError
-from engine.records.batches import Batch, check_columns, cut_batches, tried
-from engine.records.compression import unpacked
+from engine.records.batches import Batch, check_columns, cut_batches, without_values
+from engine.records.compression import open_decompressed
 
 CSV_BLOCK = 4_000_000
 MAX_COLUMNS = 50_000
@@ -61,13 +61,13 @@ class TextFile:
         """Raise DataError for an invalid delimiter or an unknown text encoding."""
         delimiter = self.delimiter
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or delimiter > "~"):
-            raise DataError(f"the delimiter is {shown(delimiter)}; give one character, like ';'")
+            raise DataError(f"the delimiter is {quote_public(delimiter)}; give one character, like ';'")
         try:
             is_text_encoding = codecs.lookup(self.encoding)._is_text_encoding
         except (LookupError, TypeError):
             is_text_encoding = False
         if not is_text_encoding:
-            raise DataError(f"there is no encoding {shown(self.encoding)}; give one like 'latin-1' or 'utf-8'")
+            raise DataError(f"there is no encoding {quote_public(self.encoding)}; give one like 'latin-1' or 'utf-8'")
 
 
 def csv_batches(text: TextFile, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -106,14 +106,14 @@ class _CsvFile:
 
     def __init__(self, text: TextFile) -> None:
         self.path = Path(text.path)
-        self.what = f"the file {shown(self.path.name)}"
+        self.what = f"the file {quote_public(self.path.name)}"
         self.size = max(1, self.path.stat().st_size)
         self.encoding, self.delimiter = text.encoding, text.delimiter
         self.malformed = ""
         self.quotes, self.lines, self.tail = 0, 1, b""
 
     def __enter__(self) -> _CsvFile:
-        self.raw, self.unpacked = tried(lambda: unpacked(self.path), self.what)
+        self.raw, self.unpacked = without_values(lambda: open_decompressed(self.path), self.what)
         try:
             start = self.guarded(lambda: self.unpacked.read(HEAD))
             self.decoder = codecs.getincrementaldecoder(self.encoding)() if self._needs_decoding else None
@@ -239,12 +239,12 @@ class _CsvFile:
     def guarded(self, action: Callable[[], _T]) -> _T:
         """Return the result of an action, or raise a DataError with the place of the malformed text."""
         try:
-            result, problem = tried(action, self.what, self._explain_error), ""
+            result, problem = without_values(action, self.what, self._explain_error), ""
         except DataError as error:
             problem = str(error)
         if not problem and not self.malformed:
             return result
-        line = None if self._needs_decoding else tried(self._first_undecodable_line, self.what)
+        line = None if self._needs_decoding else without_values(self._first_undecodable_line, self.what)
         if line is not None:
             problem = f"line {line:,} of {self.what} is not UTF-8; save the file as UTF-8, or give its encoding"
         elif self.malformed:
@@ -254,7 +254,7 @@ class _CsvFile:
     def _first_undecodable_line(self) -> int | None:
         """Return the number of the first line that is not UTF-8, or None."""
         decoder, lines = codecs.getincrementaldecoder("utf-8")(), 1
-        raw, inside = unpacked(self.path)
+        raw, inside = open_decompressed(self.path)
         with raw:
             while block := inside.read(2**20):
                 try:

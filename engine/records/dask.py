@@ -10,8 +10,8 @@ from operator import add
 from typing import Any
 
 from engine.errors import EngineError
-from engine.progress import Listener, Progress, listener
-from engine.records.batches import check_columns, needed, tried
+from engine.progress import Listener, Progress, check_callback
+from engine.records.batches import check_columns, import_optional, without_values
 from engine.records.counts import Counts
 from engine.records.database import POLL_INTERVAL_S
 
@@ -47,9 +47,9 @@ def count_partitions(
     DataError
         A partition cannot be read, or workers were lost or lack this library.
     """
-    dask = needed("dask", DASK_FRAME)
+    dask = import_optional("dask", DASK_FRAME)
     check_columns(list(data.columns), names)
-    listen, parts = listener(progress), tried(lambda: data[list(names)].to_delayed(), DASK_FRAME)
+    listen, parts = check_callback(progress), without_values(lambda: data[list(names)].to_delayed(), DASK_FRAME)
     counts: Counts | None = None
     for start in range(0, len(parts), TOGETHER):
         sums = tasks = [dask.delayed(count)(part) for part in parts[start : start + TOGETHER]]
@@ -82,7 +82,7 @@ def _compute_locally(dask: Any, task_graph: Any, report_task: Callable[..., None
 
     try:
         with dask.callbacks.Callback(posttask=after):
-            counts: Counts = tried(task_graph.compute, DASK_FRAME, _explain_error)
+            counts: Counts = without_values(task_graph.compute, DASK_FRAME, _explain_error)
     except EngineError:
         if raised:
             raise raised[0] from None
@@ -100,10 +100,10 @@ def _compute_on_cluster(
     client: Any, tasks: Sequence[Any], total: Any, report_share: Callable[[float], object]
 ) -> Counts:
     """Compute the sum of tasks on a cluster; an exception of the listener cancels them."""
-    wait: Any = needed("distributed", DASK_FRAME).wait
+    wait: Any = import_optional("distributed", DASK_FRAME).wait
 
     # a worker releases the result of a task once it is added, because no future here requests it
-    *futures, result = tried(lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error)
+    *futures, result = without_values(lambda: client.compute([*tasks, total]), DASK_FRAME, _explain_error)
 
     def wait_briefly() -> None:
         with suppress(TimeoutError, CancelledError):  # result.result() below reports cancelled tasks
@@ -111,11 +111,11 @@ def _compute_on_cluster(
 
     try:
         while not result.done():
-            tried(wait_briefly, DASK_FRAME, _explain_error)
+            without_values(wait_briefly, DASK_FRAME, _explain_error)
             futures = [future for future in futures if not future.done()]
             if not result.done():  # lost tasks count as done, too
                 report_share(1.0 - len(futures) / len(tasks))
-        counts: Counts = tried(result.result, DASK_FRAME, _explain_error)
+        counts: Counts = without_values(result.result, DASK_FRAME, _explain_error)
     except BaseException:
         with suppress(Exception):  # the cluster may have ended
             client.cancel([*futures, result])

@@ -54,11 +54,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine._format import near_matches, shown
+from engine._format import near_matches, quote_public
 from engine.errors import DataError
-from engine.progress import Listener, Progress, listener
-from engine.records.batches import check_columns, guarded, needed, tried
-from engine.records.contribution_bounding import NOBODY
+from engine.progress import Listener, Progress, check_callback
+from engine.records.batches import check_columns, guard_batches, import_optional, without_values
+from engine.records.contribution_bounding import NO_PERSON
 from engine.records.counts import LARGE_COUNT, note
 from engine.records.encoding import FRACTION, MISSING, OUTSIDE, REASONS, UNSUPPORTED, Encoder
 from engine.records.marginal_lattice import Names
@@ -135,7 +135,7 @@ def code_of(column: Any, encoder: Encoder, distinct: Callable[[Any, int], list[s
         column = column.cast("float64")
         cases.append((column.isnan(), encoder.missing))
         cases += [(column == _exact_literal(number), encoder.missing) for number in encoder.missing_floats]
-        if encoder.needs_whole:
+        if encoder.needs_integers:
             # infinities are outside the domain; only finite numbers can be fractions
             finite = (column > -_exact_literal(2.0**62)) & (column < _exact_literal(2.0**62))
             cases.append((finite & (column.floor() != column), FRACTION))
@@ -310,7 +310,7 @@ def _decimal_cases(column: Any, encoder: Encoder) -> list[tuple[Any, Any]]:
     if column.get_backend().name == "postgres":  # its decimals include NaN
         cases.append((column == ibis.literal("NaN").cast("decimal"), encoder.missing))
     cases += [(condition, encoder.missing) for condition in _missing_decimals(column, encoder)]
-    if encoder.needs_whole:
+    if encoder.needs_integers:
         cases.append((column.floor() != column, FRACTION))
     if edges is None:
         return cases + _cell_conditions(column, encoder, [])
@@ -387,17 +387,17 @@ COUNTING_TEXT = "counting in the database"
 
 
 @contextmanager
-def stoppable(backend: Any, heard: Listener | None) -> Iterator[Heard | None]:
+def cancel_on_stop(backend: Any, heard: Listener | None) -> Iterator[ProgressMonitor | None]:
     """Report progress while a database works; cancel its queries if the listener raises.
 
-    Yields a `Heard` object that takes the current progress, or None without a listener. The
+    Yields a `ProgressMonitor` object that takes the current progress, or None without a listener. The
     listener is called from a separate thread until the block ends, and then once from the calling
     thread. Its exception is raised at the end of the block.
     """
     if heard is None:
         yield None
         return
-    monitor = Heard(heard)
+    monitor = ProgressMonitor(heard)
     with _cancellation(backend) as stop:
         thread = threading.Thread(target=monitor.run, args=(stop,), daemon=True)
         thread.start()
@@ -414,7 +414,7 @@ def stoppable(backend: Any, heard: Listener | None) -> Iterator[Heard | None]:
     heard(*monitor.latest)
 
 
-class Heard:
+class ProgressMonitor:
     """Progress monitor that calls a listener from a separate thread.
 
     Calling the monitor sets the fraction and text of the next reports.
@@ -498,13 +498,13 @@ def is_table(data: Any) -> bool:
     return type(data).__module__.startswith("ibis.") and hasattr(data, "get_backend")
 
 
-def count_there(tally: Any, data: Any, progress: Progress | None) -> bool:
+def count_in_database(tally: Any, data: Any, progress: Progress | None) -> bool:
     """Add the counts of an Ibis table to a tally; return False if its rows must be fetched."""
-    with stoppable(data.get_backend(), listener(progress)) as heard:
+    with cancel_on_stop(data.get_backend(), check_callback(progress)) as heard:
         return _count_in_database(tally, data, heard)
 
 
-def fit_there(
+def fit_in_database(
     data: Any, encoders: Sequence[Encoder], few: int, progress: Progress | None
 ) -> list[tuple[dict[int, int], dict[Any, int]]] | None:
     """Count, per column of an Ibis table, the rows by code and the most frequent refused values.
@@ -516,7 +516,7 @@ def fit_there(
 
     names = [encoder.attribute.name for encoder in encoders]
     check_columns(list(data.columns), names)
-    with stoppable(data.get_backend(), listener(progress)) as heard:
+    with cancel_on_stop(data.get_backend(), check_callback(progress)) as heard:
         try:
             codes = [code_of(data[name], encoder, _distinct) for name, encoder in zip(names, encoders, strict=True)]
             codes = [ibis.ifelse(code == CHANGED_CODE, OUTSIDE, code) for code in codes]
@@ -541,7 +541,7 @@ def fit_there(
     return fits
 
 
-def _count_in_database(tally: Any, data: Any, monitor: Heard | None) -> bool:
+def _count_in_database(tally: Any, data: Any, monitor: ProgressMonitor | None) -> bool:
     import ibis
 
     encoders = tally.encoders
@@ -638,7 +638,7 @@ def _count_tables(
     tally: Any,
     table: Any,
     columns: Sequence[str],
-    monitor: Heard | None,
+    monitor: ProgressMonitor | None,
     answer_sets: Callable[..., Iterator[_CellCounts]],
 ) -> None:
     """Add the rows of an unchanging table of codes to the tables of a tally."""
@@ -741,7 +741,7 @@ def _one_by_one(
     tables, and both columns have the smallest sufficient integer type.
     """
     backend = table.get_backend()
-    inner = tried(lambda: backend.compile(table), DATABASE)
+    inner = without_values(lambda: backend.compile(table), DATABASE)
     rows, statements = "COUNT(*)" if weight is None else f"SUM({weight})", []
     starts = list(itertools.accumulate((schema.cells(names) for names, _ in requests), initial=0))
     types = {"cell": _integer_type(starts[-1]), "counted": _integer_type(n_records)}
@@ -782,7 +782,7 @@ def _grouping_sets(
             yield names, _flat_cells(schema, answer, names, columns), np.asarray(answer[_ROWS])
         return
     used = sorted({column for _, columns in requests for column in columns})
-    inner = tried(lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})), DATABASE)
+    inner = without_values(lambda: backend.compile(table.select(*{*used, *([weight] if weight else [])})), DATABASE)
     groups = ", ".join(f"({', '.join(columns)})" for _, columns in requests)
     rows = "COUNT(*)" if weight is None else f"SUM({weight})"
     answer = _run_statement(
@@ -825,7 +825,7 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     for batch in _fetched(over).to_batches() if is_spark_table(over) else _batches(over):
         cap.take(batch.column(_PERSON), [np.asarray(batch.column(f"c{i}")) for i in range(len(names))])
     if answers["unidentified"]:
-        note(tally.refused, cap.column, NOBODY, answers["unidentified"])
+        note(tally.refused, cap.column, NO_PERSON, answers["unidentified"])
         tally.rows_refused += answers["unidentified"]
     tally.take_kept(names)
     cap.elsewhere = answers["people"] - cap.people
@@ -855,7 +855,7 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
 
     backend, name = table.get_backend(), ibis.util.gen_name("counted")
     if is_spark_table(table) and backend.name in KEEPING:
-        cached = tried(table.cache, DATABASE, explained)
+        cached = without_values(table.cache, DATABASE, describe_error)
         try:
             yield cached, _grouping_sets
         finally:
@@ -866,7 +866,9 @@ def _snapshot(table: Any) -> Iterator[tuple[Any, Callable[..., Iterator[_CellCou
         yield table, None
         return
     try:
-        snapshot = tried(lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), DATABASE, explained)
+        snapshot = without_values(
+            lambda: backend.sql(f'SELECT * FROM "{name}"', schema=table.schema()), DATABASE, describe_error
+        )
         yield snapshot, _one_by_one
     finally:
         with suppress(Exception):  # the end of the connection drops it, too
@@ -898,7 +900,7 @@ def some_values(data: Any, names: Sequence[str], most: int) -> Iterator[tuple[st
 def _distinct(column: Any, limit: int) -> list[Any]:
     values = column.name("value").as_table().distinct().limit(limit + 1)
     if column.get_backend().name in UNTYPED_BACKENDS:
-        batches = guarded(untyped_batches(values, ["value"], limit + 1), DATABASE)
+        batches = guard_batches(untyped_batches(values, ["value"], limit + 1), DATABASE)
         return [value for batch in batches for value in _pylist(batch.columns[0])]
     return list(_fetched(values)["value"].to_pylist())
 
@@ -909,21 +911,21 @@ def _pylist(column: pa.Array | list[Any]) -> list[Any]:
 
 def _run_statement(backend: Any, statement: str, types: Mapping[str, Any]) -> pa.Table:
     """Run a statement with the given column types; to infer them, Ibis would create a view."""
-    return _fetched(tried(lambda: backend.sql(statement, schema=dict(types)), DATABASE, explained))
+    return _fetched(without_values(lambda: backend.sql(statement, schema=dict(types)), DATABASE, describe_error))
 
 
 def _fetched(expression: Any) -> pa.Table:
     """Return the result of a query. Apart from rows of capped persons, nothing else is fetched."""
     execute = partial(spark_answer, expression) if is_spark_table(expression) else expression.to_pyarrow
-    answer: pa.Table = tried(execute, DATABASE, explained)
+    answer: pa.Table = without_values(execute, DATABASE, describe_error)
     return answer
 
 
 def _batches(expression: Any) -> Iterator[pa.RecordBatch]:
-    yield from tried(expression.to_pyarrow_batches, DATABASE, explained)
+    yield from without_values(expression.to_pyarrow_batches, DATABASE, describe_error)
 
 
-def explained(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """Describe an error by its types alone, because its text may contain values of records."""
     kinds = " ".join([*(kind.__name__.lower() for kind in type(error).__mro__), spark_kinds(error)])
     for words, text in _ERROR_TEXTS.items():
@@ -948,18 +950,18 @@ class _Source:
 
     @property
     def what(self) -> str:
-        return f"the source {shown(self.name)}"
+        return f"the source {quote_public(self.name)}"
 
     def connected(self) -> Any:
         """Return an Ibis connection, or raise a DataError that does not show the address."""
         unset = [name for name in _ENVIRONMENT_REFERENCE.findall(self.address) if name not in os.environ]
         if unset:
             raise DataError(
-                f"{self.what} needs the variable {shown(unset[0])}, which is not set where this was started"
+                f"{self.what} needs the variable {quote_public(unset[0])}, which is not set where this was started"
             )
         address = _ENVIRONMENT_REFERENCE.sub(lambda match: os.environ[match[1]], self.address)
-        ibis = needed("ibis", self.what)
-        return tried(lambda: ibis.connect(address), self.what, explained)
+        ibis = import_optional("ibis", self.what)
+        return without_values(lambda: ibis.connect(address), self.what, describe_error)
 
 
 def named_sources() -> tuple[str, ...]:
@@ -983,10 +985,10 @@ def named_table(name: str) -> Any:
         suggestion = (
             near_matches(name, sources) if sources else f"; the variable {SOURCES_VARIABLE} names a file of them"
         )
-        raise DataError(f"there is no source {shown(name)} in the settings of this machine{suggestion}")
+        raise DataError(f"there is no source {quote_public(name)} in the settings of this machine{suggestion}")
     source = sources[name]
     connection = source.connected()
-    return tried(lambda: connection.table(source.table, database=source.database), source.what, explained)
+    return without_values(lambda: connection.table(source.table, database=source.database), source.what, describe_error)
 
 
 def _settings() -> dict[str, _Source]:
@@ -995,7 +997,7 @@ def _settings() -> dict[str, _Source]:
     if not path:
         return {}
     what = f"the file that {SOURCES_VARIABLE} names"
-    sections = tried(lambda: tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8")), what)
+    sections = without_values(lambda: tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8")), what)
     sources = {}
     for name, section in sections.items():
         is_malformed = not isinstance(section, dict) or not all(isinstance(value, str) for value in section.values())
@@ -1005,7 +1007,7 @@ def _settings() -> dict[str, _Source]:
             or any(is_required and not section.get(key) for key, is_required in SECTION_KEYS.items())
         ):
             raise DataError(
-                f"the section {shown(name)} of {what} must hold texts: address, table and, if needed, database"
+                f"the section {quote_public(name)} of {what} must hold texts: address, table and, if needed, database"
             )
         sources[name] = _Source(name=name, **section)
     return sources

@@ -80,7 +80,7 @@ class Encoder:
         return code_type(self.attribute.size)
 
     @property
-    def needs_whole(self) -> bool:
+    def needs_integers(self) -> bool:
         """Whether fractions are refused: of codes, and where the schema declares whole numbers."""
         return self.attribute.labels is None and (self.attribute.edges is None or self.attribute.integer)
 
@@ -291,7 +291,7 @@ class Encoder:
     def _bin(self, number: Any) -> int:
         """Code of a number that does not mean missing."""
         edges, size = self.attribute.edges, self.attribute.size
-        if self.needs_whole and _is_fraction(number):
+        if self.needs_integers and _is_fraction(number):
             return FRACTION
         if edges is None:
             return int(number) if 0 <= number < size else OUTSIDE
@@ -348,14 +348,14 @@ class Encoder:
         import pyarrow.compute as pc
 
         if self.attribute.edges is None:
-            return self._with_nulls(values, self._whole)
+            return self._with_nulls(values, self._as_integers)
         extent = pc.min_max(values)
         low, high = extent["min"].as_py() or 0, extent["max"].as_py() or 0
         if max(-low, high) > _EXACT:
             return self._by_distinct(values)
         return self._with_nulls(values, self._floats)
 
-    def _whole(self, numbers: np.ndarray) -> np.ndarray:
+    def _as_integers(self, numbers: np.ndarray) -> np.ndarray:
         inside = (numbers >= 0) & (numbers < self.attribute.size)
         codes = numbers.astype(self.dtype)
         if not inside.all():
@@ -378,7 +378,7 @@ class Encoder:
             codes = np.clip(bins, 0, self.attribute.size - 1).astype(self.dtype)
             if not self.attribute.clip:
                 codes[(numbers < edges[0]) | (numbers > edges[-1])] = OUTSIDE
-        if self.needs_whole:
+        if self.needs_integers:
             codes[np.isfinite(numbers) & (np.floor(numbers) != numbers)] = FRACTION
         codes[nan] = self.missing
         if self.missing_floats:

@@ -120,7 +120,7 @@ def _digits(value: Any, column: str, limit: int) -> str:
     if is_long or abs(number) >= 10**_MOST_DIGITS:
         raise DataError(f"{column} has numbers of more than {_MOST_DIGITS} digits; {_AS_TEXT}")
     if value != number:
-        raise DataError(_not_whole(column))
+        raise DataError(_not_integer_text(column))
     return str(number)
 
 
@@ -140,9 +140,9 @@ def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words,
     if (np.abs(numbers) >= limit).any():
         raise DataError(_too_large(column, limit))
     if (np.floor(numbers) != numbers).any():
-        raise DataError(_not_whole(column))
+        raise DataError(_not_integer_text(column))
     word = numbers.astype(np.int64).view(np.uint64)
-    return word, mixed(word), is_present
+    return word, mix_bits(word), is_present
 
 
 def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
@@ -154,11 +154,11 @@ def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.n
     if pa.types.is_decimal(values.type):
         numbers = pc.replace_substring_regex(_plain_digits(values), r"\.0*$", "")
         if pc.any(pc.match_substring(numbers, ".")).as_py():
-            raise DataError(_not_whole(column))
+            raise DataError(_not_integer_text(column))
     numbers = numbers.fill_null(pa.scalar(0).cast(numbers.type))
     with suppress(pa.ArrowInvalid):  # raised if a number needs more than 64 bits
         word = np.asarray(numbers.cast(pa.int64())).view(np.uint64)
-        return word, mixed(word), is_present
+        return word, mix_bits(word), is_present
     return *_of_long_numbers(np.asarray(numbers.cast(pa.string()), dtype=object)), is_present
 
 
@@ -166,7 +166,7 @@ def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
     one, two = _hashed(digits)
     short = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
     one[short] = np.array([int(text) for text in digits[short]], dtype=np.int64).view(np.uint64)
-    two[short] = mixed(one[short])
+    two[short] = mix_bits(one[short])
     return one, two
 
 
@@ -208,7 +208,7 @@ def _hashed(texts: np.ndarray) -> tuple[Words, Words]:
     return one, two
 
 
-def _not_whole(column: str) -> str:
+def _not_integer_text(column: str) -> str:
     return f"{column} has numbers that are not whole; {_AS_TEXT}"
 
 
@@ -217,7 +217,7 @@ def _too_large(column: str, limit: int) -> str:
     return f"{column} has floating-point numbers of {size} or more, where different ones become equal; {_AS_TEXT}"
 
 
-def mixed(words: Words) -> Words:
+def mix_bits(words: Words) -> Words:
     """Return 64-bit words with every bit spread over all others (the finisher of SplitMix64)."""
     out: Words = words + MIX[0]
     out = (out ^ (out >> np.uint64(30))) * MIX[1]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import LimitExceeded, SchemaError
 from engine.workload import Schema
 
@@ -14,12 +14,12 @@ MAX_AXES = 64
 Names = tuple[str, ...]
 
 
-def listed(names: Sequence[str]) -> str:
+def set_text(names: Sequence[str]) -> str:
     """Return an attribute set as text for messages."""
-    return f"({', '.join(map(shown, names))})"
+    return f"({', '.join(map(quote_public, names))})"
 
 
-def asked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> list[Names]:
+def checked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> list[Names]:
     """Return the attribute sets as distinct tuples, checked against the schema.
 
     Raises
@@ -33,18 +33,20 @@ def asked_sets(schema: Schema, attribute_sets: Iterable[Sequence[str]]) -> list[
     for attribute_set in attribute_sets:
         # the order of the names is the order of the axes, so unordered sets are refused
         if isinstance(attribute_set, (str, bytes, Set)) or not isinstance(attribute_set, Iterable):
-            raise SchemaError(f"an attribute set is {shown(attribute_set)}; give a tuple of names, like ('age',)")
+            raise SchemaError(
+                f"an attribute set is {quote_public(attribute_set)}; give a tuple of names, like ('age',)"
+            )
         names = tuple(attribute_set)
         if len(names) > MAX_AXES:
             raise LimitExceeded(f"a table on {len(names):,} attributes; at most {MAX_AXES} are possible")
         schema.sizes(names)
         if len(set(names)) < len(names):
-            raise SchemaError(f"the attribute set {listed(names)} has a name twice; keep one of them")
+            raise SchemaError(f"the attribute set {set_text(names)} has a name twice; keep one of them")
         requested[names] = None
     return list(requested)
 
 
-def larger_tables(schema: Schema, asked: Iterable[Names], held: Iterable[Names] = ()) -> dict[Names, Names | None]:
+def larger_tables(schema: Schema, requested: Iterable[Names], held: Iterable[Names] = ()) -> dict[Names, Names | None]:
     """Return, for each requested set, the smallest table that contains it, or None.
 
     Parameters
@@ -66,7 +68,7 @@ def larger_tables(schema: Schema, asked: Iterable[Names], held: Iterable[Names] 
 
     for names in held:
         register(names)
-    for names in sorted(asked, key=len, reverse=True):
+    for names in sorted(requested, key=len, reverse=True):
         candidates = set.intersection(*(holders[name] for name in names)) if names else set()
         sources[names] = min(candidates, key=schema.cells, default=None)
         register(names)
@@ -82,8 +84,8 @@ def _summed(table: np.ndarray, source: Names, names: Names) -> np.ndarray:
     )
 
 
-def completed(
-    tables: Mapping[Names, np.ndarray], asked: Sequence[Names], sources: Mapping[Names, Names | None], records: int
+def complete_tables(
+    tables: Mapping[Names, np.ndarray], requested: Sequence[Names], sources: Mapping[Names, Names | None], records: int
 ) -> dict[Names, np.ndarray]:
     """Return all requested tables, in the requested order, summed from larger ones if necessary.
 
@@ -98,4 +100,4 @@ def completed(
         if source is not None and source != names:  # an existing table needs no sum
             all_tables[names] = _summed(all_tables[source], source, names)
     all_tables[()] = np.array(records, np.int64)
-    return {names: all_tables[names] for names in asked}
+    return {names: all_tables[names] for names in requested}

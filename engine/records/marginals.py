@@ -22,17 +22,17 @@ from typing import Any, TypedDict
 
 import numpy as np
 
-from engine._format import shown
-from engine._validation import instance, one_of, positive
+from engine._format import quote_public
+from engine._validation import check_choice, check_positive, check_type
 from engine.errors import DataError, LimitExceeded, SchemaError
-from engine.progress import Progress, listener
-from engine.records.contribution_bounding import NOBODY, PersonCap
+from engine.progress import Progress, check_callback
+from engine.records.contribution_bounding import NO_PERSON, PersonCap
 from engine.records.counts import LARGE_COUNT, Counts, note, read_counts
 from engine.records.dask import count_partitions, is_dask_frame
-from engine.records.database import count_there, explained, is_table
+from engine.records.database import count_in_database, describe_error, is_table
 from engine.records.encoding import REASONS, Encoder, code_type
 from engine.records.identifiers import EXACT
-from engine.records.marginal_lattice import Names, asked_sets, completed, larger_tables, listed
+from engine.records.marginal_lattice import Names, checked_sets, complete_tables, larger_tables, set_text
 from engine.records.readers import as_source, read_batches
 from engine.records.spark import is_spark_frame, spark_table
 from engine.records.value_hints import Hints
@@ -147,20 +147,20 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
     """Count the records in the cells of marginal tables; see `count_marginals`."""
     on_refused, ignore, count_column = options.on_refused, options.ignore, options.count_column
     memory_limit = options.memory_limit
-    one_of("on_refused", on_refused, ("error", "drop"), error=DataError)
-    instance("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
-    instance("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
+    check_choice("on_refused", on_refused, ("error", "drop"), error=DataError)
+    check_type("schema", schema, Schema, give="the public Schema of the records", error=SchemaError)
+    check_type("attribute sets", attribute_sets, Iterable, give="tuples of names, like [('age',)]", error=SchemaError)
     if isinstance(ignore, str) or not isinstance(ignore, Collection):
         raise DataError(f"ignore was given as {type(ignore).__name__}. Give the names of the columns, like ['n'].")
     if attributes := [name for name in ignore if name in schema]:
         raise DataError(
-            f"{shown(attributes[0])} is an attribute of the schema, so ignore={[str(name) for name in ignore]!r} "
+            f"{quote_public(attributes[0])} is an attribute of the schema, so ignore={[str(name) for name in ignore]!r} "
             "cannot leave it out. Name only other columns, or remove the attribute from the schema."
         )
-    positive("memory limit", memory_limit, error=DataError)
+    check_positive("memory limit", memory_limit, error=DataError)
     person = schema.person_column(options.person)
     check_count_column(schema, count_column, person)
-    requested = asked_sets(schema, attribute_sets)
+    requested = checked_sets(schema, attribute_sets)
     size = 8 * sum(schema.cells(names) for names in requested)
     if size > memory_limit:
         raise LimitExceeded(
@@ -168,7 +168,7 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
             f"{memory_limit:.3g}; request fewer or smaller tables, or raise memory_limit"
         )
     if is_spark_frame(data):
-        with spark_table(data, explained) as table:
+        with spark_table(data, describe_error) as table:
             return count_tables(table, schema, requested, options)
     data = as_source(read_counts(data))
     if isinstance(data, Counts):
@@ -210,7 +210,7 @@ def count_tables(data: Any, schema: Schema, attribute_sets: Iterable[Sequence[st
         raise DataError(_refused_rows_text(tally, count_column))
     return Counts(
         schema=schema,
-        tables=completed(tally.tables, requested, sources, tally.records),
+        tables=complete_tables(tally.tables, requested, sources, tally.records),
         records=tally.records,
         rows_refused=tally.rows_refused,
         refused=tally.refused,
@@ -255,9 +255,9 @@ class _Tally:
 
     def read(self, data: Any, progress: Progress | None) -> None:
         # rows are fetched if the schema has rules: a rule is a table of cells, which a database lacks
-        if is_table(data) and not self.rules and count_there(self, data, progress):
+        if is_table(data) and not self.rules and count_in_database(self, data, progress):
             return
-        n_rows_read, listen = 0, listener(progress)
+        n_rows_read, listen = 0, check_callback(progress)
         # which rows of a person count depends on all attributes, not only on the counted ones
         encoders = self.encoders if self.cap is None else [Encoder(attribute=a) for a in self.schema.attributes]
         names = [e.attribute.name for e in encoders]
@@ -286,7 +286,7 @@ class _Tally:
                 self._count_within_cap(self.cap, names, pool)
             self._flush(pool)
 
-    def take_kept(self, names: Sequence[str]) -> None:
+    def take_retained(self, names: Sequence[str]) -> None:
         """Count the retained rows of the cap, which holds codes of the attributes `names`."""
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             if self.cap is not None:
@@ -295,10 +295,10 @@ class _Tally:
 
     def _count_within_cap(self, cap: PersonCap, names: Sequence[str], pool: Executor) -> None:
         """Count the retained rows of the cap; add rows without a person to the refused ones."""
-        retained = cap.kept()
-        if cap.nobody:
-            note(self.refused, cap.column, NOBODY, cap.nobody)
-            self.rows_refused += cap.nobody
+        retained = cap.retained_codes()
+        if cap.n_without_person:
+            note(self.refused, cap.column, NO_PERSON, cap.n_without_person)
+            self.rows_refused += cap.n_without_person
         if retained:
             columns = [retained[names.index(name)] for name in self.names]
             self._take(self._accepted(columns, len(retained[0])), pool)
@@ -380,20 +380,20 @@ def _from_larger_tables(counts: Counts, schema: Schema, requested: Sequence[Name
     """Sum the requested tables from counts on the same domains."""
     for name in {name for names in requested for name in names}:
         if name not in counts.schema or counts.schema[name] != schema[name]:
-            raise DataError(f"the counts have another domain of {shown(name)}; count the records again")
+            raise DataError(f"the counts have another domain of {quote_public(name)}; count the records again")
     if counts.schema.impossible != schema.impossible:
         raise DataError("the counts have other rules for impossible cells; count the records again")
     sources = larger_tables(counts.schema, requested, counts.tables)
     for names, source in sources.items():
         if names and source is None:
-            raise DataError(f"the counts hold no table that contains {listed(names)}; count the records again")
-    return replace(counts, schema=schema, tables=completed(counts.tables, requested, sources, counts.records))
+            raise DataError(f"the counts hold no table that contains {set_text(names)}; count the records again")
+    return replace(counts, schema=schema, tables=complete_tables(counts.tables, requested, sources, counts.records))
 
 
 def _refused_rows_text(tally: _Tally | Counts, count_column: str | None) -> str:
     """Describe the refused rows by their numbers only, without values."""
     parts = [
-        f"column {shown(column)}: {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"
+        f"column {quote_public(column)}: {', '.join(f'{rows:,} {reason}' for reason, rows in reasons.items())}"
         for column, reasons in tally.refused.items()
     ]
     more = f"; and {len(parts) - 5:,} more columns" if len(parts) > 5 else ""

@@ -23,10 +23,28 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import DataError, LimitExceeded
-from engine.records.batches import LINES, Batch, array_of, batched, batches, check_columns, guarded, tried
-from engine.records.compression import BLOCK, MAGIC, PACKED, arrow_start, check_arrow, is_arrow_file, lines, unpacked
+from engine.records.batches import (
+    LINES,
+    Batch,
+    array_of,
+    batches,
+    check_columns,
+    guard_batches,
+    rows_to_batches,
+    without_values,
+)
+from engine.records.compression import (
+    BLOCK,
+    MAGIC,
+    PACKED,
+    arrow_start,
+    check_arrow,
+    is_arrow_file,
+    open_decompressed,
+    read_lines,
+)
 from engine.records.counts import COUNTS_ENDING
 from engine.records.csv_reader import TextFile, csv_batches, csv_names
 from engine.records.dask import is_dask_frame
@@ -55,7 +73,7 @@ JSON_BLANKS = re.compile(r"[ \t\r\n]*")
 
 def arrow_schema(path: Path) -> pa.Schema:
     """Return the schema of an Arrow or Feather file."""
-    return tried(lambda: _arrow_reader(path), f"the file {shown(path.name)}").schema
+    return without_values(lambda: _arrow_reader(path), f"the file {quote_public(path.name)}").schema
 
 
 def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -66,9 +84,9 @@ def arrow_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch
     LimitExceeded
         A batch expands to too many bytes.
     """
-    what = f"the file {shown(path.name)}"
-    tried(lambda: _check_arrow_file(path), what)
-    file = tried(lambda: _arrow_reader(path), what)
+    what = f"the file {quote_public(path.name)}"
+    without_values(lambda: _check_arrow_file(path), what)
+    file = without_values(lambda: _arrow_reader(path), what)
     check_columns(file.schema.names, names)
     n_batches = getattr(file, "num_record_batches", None)
     batch_source = file if n_batches is None else map(file.get_batch, range(n_batches))
@@ -103,13 +121,13 @@ def json_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]
     def values() -> Iterator[list[Any]]:
         for place, row in _json_objects(path):
             if isinstance(row, _DuplicateKeys) and (repeated := row.duplicate_keys & set(names)):
-                where = f"{place} of the file {shown(path.name)}"
-                raise DataError(f"{where} has the key {shown(min(repeated))} twice; write each once")
+                where = f"{place} of the file {quote_public(path.name)}"
+                raise DataError(f"{where} has the key {quote_public(min(repeated))} twice; write each once")
             seen_keys.update(row.keys() & names)
             yield [row.get(name) for name in names]
 
     n_rows = 0
-    for batch in batched(values(), len(names), rows):
+    for batch in rows_to_batches(values(), len(names), rows):
         n_rows += batch.rows
         yield batch
     if n_rows:
@@ -133,14 +151,16 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file, one per line or in one array, each with its place as text."""
-    what = f"the file {shown(path.name)}"
-    raw, file = tried(lambda: unpacked(path), what)
+    what = f"the file {quote_public(path.name)}"
+    raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
-        is_array = tried(lambda: file.read(MAX_INDENT_BYTES), what).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
-    raw, file = tried(lambda: unpacked(path), what)
+        is_array = (
+            without_values(lambda: file.read(MAX_INDENT_BYTES), what).removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+        )
+    raw, file = without_values(lambda: open_decompressed(path), what)
     with raw:
         elements = _json_array(file, what) if is_array else _json_lines(file, what)
-        for place, value in guarded(elements, what):
+        for place, value in guard_batches(elements, what):
             if not isinstance(value, dict):
                 advice = "write an array of objects only" if is_array else "write one per line, or one array of them"
                 raise DataError(f"{place} of {what} is not a JSON object; {advice}")
@@ -149,7 +169,7 @@ def _json_objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _json_lines(file: Any, what: str) -> Iterator[tuple[str, Any]]:
     """Yield the value of each line that is not blank; None for a line that is not JSON."""
-    for number, line in enumerate(lines(file, MAX_LINE_CHARS, what), start=1):
+    for number, line in enumerate(read_lines(file, MAX_LINE_CHARS, what), start=1):
         if not line.strip():
             continue
         try:
@@ -216,7 +236,7 @@ CHUNK_BYTES = 400_000_000
 
 def parquet_schema(path: Path) -> pa.Schema:
     """Return the Arrow schema of a parquet file."""
-    return tried(lambda: _parquet_file(path).schema_arrow, f"the file {shown(path.name)}")
+    return without_values(lambda: _parquet_file(path).schema_arrow, f"the file {quote_public(path.name)}")
 
 
 def _parquet_file(place: Path, **options: Any) -> Any:
@@ -227,13 +247,13 @@ def _parquet_file(place: Path, **options: Any) -> Any:
 
 def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield the named columns of a parquet file; raise LimitExceeded for large row groups."""
-    what = f"the file {shown(path.name)}"
-    with tried(lambda: _parquet_file(path), what) as file:
-        fields = tried(lambda: file.schema_arrow, what)
+    what = f"the file {quote_public(path.name)}"
+    with without_values(lambda: _parquet_file(path), what) as file:
+        fields = without_values(lambda: file.schema_arrow, what)
         check_columns(fields.names, names)
         for name in names:
             if pa.types.is_nested(fields.field(name).type):
-                raise DataError(f"the column {shown(name)} of {what} is nested; give one value per row")
+                raise DataError(f"the column {quote_public(name)} of {what} is nested; give one value per row")
         texts = [name for name in names if _is_text(fields.field(name).type)]
         metadata, needed = file.metadata, set(names)
         wanted = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path in needed]
@@ -243,7 +263,7 @@ def parquet_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Bat
     # Texts remain dictionary-encoded, so a long text that is repeated a million times is in memory
     # once. The buffer makes the reader load single pages instead of all pages of a column chunk.
     buffer = max(2**12, min(2**20, PARQUET_BATCH_BYTES // max(1, len(names))))
-    with tried(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
+    with without_values(lambda: _parquet_file(path, read_dictionary=texts, buffer_size=buffer), what) as file:
         # one row group at a time, because a reader of several retains the buffers of all of them
         groups = (
             file.iter_batches(batch_size=rows, row_groups=[group], columns=list(names))
@@ -291,7 +311,7 @@ def is_number(kind: pa.DataType) -> bool:
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind))
 
 
-def typed(schema: pa.Schema) -> ColumnKinds:
+def column_types(schema: pa.Schema) -> ColumnKinds:
     """Return the columns of an Arrow schema and whether each is numeric."""
     return {field.name: is_number(field.type) for field in schema}
 
@@ -301,10 +321,10 @@ CSV = FileKind(
     batches=lambda path, names, rows: csv_batches(TextFile(path=path), names, rows),
 )
 JSON = FileKind(columns=lambda path: dict.fromkeys(json_names(path)), batches=json_batches)
-ARROW = FileKind(columns=lambda path: typed(arrow_schema(path)), batches=arrow_batches)
+ARROW = FileKind(columns=lambda path: column_types(arrow_schema(path)), batches=arrow_batches)
 SHEET = FileKind(columns=lambda path: dict.fromkeys(sheet_names(path)), batches=sheet_batches)
 LABELLED = FileKind(columns=labelled_columns, batches=labelled_batches)
-PARQUET = FileKind(columns=lambda path: typed(parquet_schema(path)), batches=parquet_batches)
+PARQUET = FileKind(columns=lambda path: column_types(parquet_schema(path)), batches=parquet_batches)
 FILE_KINDS = (
     {
         ".parquet": PARQUET,
@@ -336,7 +356,9 @@ def file_batches(path: Path, names: Sequence[str], rows: int, only: Path | None 
     if (files := [only] if only else _matching_files(path)) == [path]:
         return _supported_file_kind(path).batches(path, names, rows)
     if not files:
-        raise DataError(f"there is no file {shown(path.name)} at this path, or none in it; check it, {ENDINGS_ADVICE}")
+        raise DataError(
+            f"there is no file {quote_public(path.name)} at this path, or none in it; check it, {ENDINGS_ADVICE}"
+        )
     return _batches_of_files(path, files, names, rows)
 
 
@@ -350,7 +372,9 @@ def _batches_of_files(path: Path, files: Sequence[Path], names: Sequence[str], r
         constant = _folder_columns(path, file)
         columns_in_file = [name for name in names if name not in constant]
         if duplicated := constant.keys() & reader.columns(file).keys() & set(names):
-            raise DataError(f"the column {shown(min(duplicated))} is in {shown(file.name)} and in its folder; keep one")
+            raise DataError(
+                f"the column {quote_public(min(duplicated))} is in {quote_public(file.name)} and in its folder; keep one"
+            )
         for batch in reader.batches(file, columns_in_file, rows):
             columns = dict(zip(columns_in_file, batch.columns, strict=True))
             columns |= {name: pa.repeat(value, batch.rows) for name, value in constant.items() if name in names}
@@ -397,8 +421,10 @@ def _file_kind(path: Path) -> FileKind | None:
 def _supported_file_kind(path: Path) -> FileKind:
     if (kind := _file_kind(path)) is None:
         if path.suffix.lower() == COUNTS_ENDING:
-            raise DataError(f"the file {shown(path.name)} holds counts of a part; add such files with 'counts merge'")
-        raise DataError(f"the file {shown(path.name)} is of no known kind; check it, {ENDINGS_ADVICE}")
+            raise DataError(
+                f"the file {quote_public(path.name)} holds counts of a part; add such files with 'counts merge'"
+            )
+        raise DataError(f"the file {quote_public(path.name)} is of no known kind; check it, {ENDINGS_ADVICE}")
     return kind
 
 
@@ -425,14 +451,14 @@ def as_source(data: Any) -> Any:
     LazyFrame is collected.
     """
     if hasattr(data, "collect") and hasattr(data, "collect_schema"):  # a Polars LazyFrame
-        data = tried(lambda: data.collect(engine="streaming"), f"the {type(data).__name__}")
+        data = without_values(lambda: data.collect(engine="streaming"), f"the {type(data).__name__}")
     if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
         return _generated(data)
     is_readable = isinstance(data, (pa.Table, pa.RecordBatch, pa.RecordBatchReader, _dataset_type())) or _is_pandas(
         data
     )
     if hasattr(data, "__arrow_c_stream__") and not is_readable and not hasattr(data, "to_pyarrow_batches"):
-        return tried(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream")
+        return without_values(lambda: pa.RecordBatchReader.from_stream(data), "the Arrow stream")
     return data
 
 
@@ -504,8 +530,8 @@ def _columns(data: Any) -> ColumnKinds:
         return dict.fromkeys(sheet_names(Path(data.path), data.sheet))
     schema = getattr(data, "schema", None)
     if callable(schema) and hasattr(data, "to_pyarrow_batches"):  # a table of Ibis
-        schema = tried(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")
-    return typed(schema) if isinstance(schema, pa.Schema) else {}
+        schema = without_values(lambda: data.schema().to_pyarrow(), f"the {type(data).__name__}")
+    return column_types(schema) if isinstance(schema, pa.Schema) else {}
 
 
 def _is_number(kind: Any) -> bool:
@@ -534,12 +560,12 @@ def _generated(parts: Iterator[Any]) -> pa.RecordBatchReader:
             raise DataError("the generator must yield Arrow batches, all with the same columns")
         yield from part.cast(schema).to_batches() if isinstance(part, pa.Table) else [part.cast(schema)]
 
-    first = tried(lambda: next(parts, None), "the generator")
+    first = without_values(lambda: next(parts, None), "the generator")
     if not isinstance(first, (pa.RecordBatch, pa.Table)):
         raise DataError(f"the records are given as {type(parts).__name__}; give {SOURCE_KINDS}")
     schema = first.schema
     record_batches = (batch for part in chain([first], parts) for batch in batches_of(part))
-    return pa.RecordBatchReader.from_batches(schema, guarded(record_batches, "the generator"))
+    return pa.RecordBatchReader.from_batches(schema, guard_batches(record_batches, "the generator"))
 
 
 def _partitions(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
@@ -547,7 +573,7 @@ def _partitions(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     check_columns(list(data.columns), names)
     selection, what = data[list(names) or list(data.columns)[:1]], "the Dask frame"
     for i in range(selection.npartitions):
-        partition = tried(lambda i=i: selection.get_partition(i).compute(), what)  # type: ignore[misc]
+        partition = without_values(lambda i=i: selection.get_partition(i).compute(), what)  # type: ignore[misc]
         for batch in _frame(partition, names, rows):
             yield replace(batch, fraction=(i + (batch.fraction or 0.0)) / selection.npartitions)
 
@@ -574,19 +600,19 @@ def _lazy(data: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
     what = f"the {type(data).__name__}"
     if hasattr(data, "columns") and hasattr(data, "select") and names:
         check_columns(list(data.columns), names)
-        data = tried(lambda: data.select(list(names)), what)
+        data = without_values(lambda: data.select(list(names)), what)
     data = _readable_columns(data, names)
     if is_table(data) and data.get_backend().name in UNTYPED_BACKENDS:
-        yield from guarded(untyped_batches(data, names, rows), what)
+        yield from guard_batches(untyped_batches(data, names, rows), what)
         return
-    inexact = tried(lambda: _inexact_columns(data, names), what)
+    inexact = without_values(lambda: _inexact_columns(data, names), what)
     data = data.mutate(**{name: data[name].cast("string") for name in inexact}) if inexact else data
-    has_chunk_size = "chunk_size" in tried(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
-    reader = tried(lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if has_chunk_size else {})), what)
+    has_chunk_size = "chunk_size" in without_values(lambda: inspect.signature(data.to_pyarrow_batches).parameters, what)
+    reader = without_values(lambda: data.to_pyarrow_batches(**({"chunk_size": rows} if has_chunk_size else {})), what)
     for batch in _stream(reader, names, rows):
         parsers = {name: partial(_parsed, batch.columns[names.index(name)], kind) for name, kind in inexact.items()}
         columns = (
-            tried(parsers[name], what) if name in inexact else column
+            without_values(parsers[name], what) if name in inexact else column
             for name, column in zip(names, batch.columns, strict=True)
         )
         yield replace(batch, columns=tuple(columns))
@@ -608,7 +634,7 @@ def _readable_columns(data: Any, names: Sequence[str]) -> Any:
         return data.select([name for name in kinds if name not in unsupported][:1] or list(kinds)[:1])
     for name, kind in unsupported.items():
         raise DataError(
-            f"the column {shown(name)} is of type {kind}, which is neither text nor number; cast it to text in a view"
+            f"the column {quote_public(name)} is of type {kind}, which is neither text nor number; cast it to text in a view"
         )
     if data.get_backend().name != "postgres":
         return data
@@ -640,12 +666,12 @@ def _dataset(data: Dataset, names: Sequence[str], rows: int) -> Iterator[Batch]:
     check_columns(data.schema.names, names)
     # a scanner expands complete row groups, so their size is checked before it starts
     width = sum(_width(data.schema.field(name).type) for name in names)
-    for fragment in guarded(data.get_fragments(), "the dataset"):
+    for fragment in guard_batches(data.get_fragments(), "the dataset"):
         if isinstance(fragment, ParquetFileFragment):
-            groups = tried(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
+            groups = without_values(lambda fragment=fragment: fragment.row_groups, "the dataset")  # type: ignore[misc]
             check_group_size(max((group.num_rows for group in groups), default=0) * width)
         elif isinstance(fragment, FileFragment) and isinstance(fragment.format, IpcFileFormat):
-            tried(lambda fragment=fragment: _check_arrow(fragment), "the dataset")  # type: ignore[misc]
+            without_values(lambda fragment=fragment: _check_arrow(fragment), "the dataset")  # type: ignore[misc]
     scanner = data.scanner(columns=list(names), batch_size=rows, batch_readahead=2, fragment_readahead=1)
     return batches(scanner.to_batches(), names, rows, None, "the dataset")
 

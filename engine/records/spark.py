@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from engine.records.batches import Batch, guarded, needed, tried
+from engine.records.batches import Batch, guard_batches, import_optional, without_values
 from engine.records.encoding import is_scalar
 
 SPARK_SESSION = "the Spark session"
@@ -42,11 +42,13 @@ def is_spark_table(data: Any) -> bool:
 @contextmanager
 def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any]:
     """Yield a Spark DataFrame as an Ibis table; afterwards restore the settings of the session."""
-    ibis, session = needed("ibis", SPARK_SESSION), frame.sparkSession
+    ibis, session = import_optional("ibis", SPARK_SESSION), frame.sparkSession
     name = ibis.util.gen_name("records")
-    before = tried(lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS}, SPARK_SESSION, explain)
+    before = without_values(
+        lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS}, SPARK_SESSION, explain
+    )
     try:
-        yield tried(lambda: _temporary_view(ibis, frame, name), SPARK_SESSION, explain)
+        yield without_values(lambda: _temporary_view(ibis, frame, name), SPARK_SESSION, explain)
     finally:
         with suppress(Exception):  # the session may have ended
             session.catalog.dropTempView(name)
@@ -70,7 +72,7 @@ def spark_kinds(error: Exception) -> str:
     """Return the Spark error conditions of an exception; unlike messages, they contain no values."""
     if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(error, AttributeError):
         return ""
-    if needed("pyspark.sql", SPARK_SESSION).SparkSession.getActiveSession() is None:
+    if import_optional("pyspark.sql", SPARK_SESSION).SparkSession.getActiveSession() is None:
         return "closed"
     conditions: list[str] = []
     cause: Any = getattr(error, "java_exception", error)
@@ -93,10 +95,10 @@ def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch
     """Yield the rows of an Ibis table on Spark, one partition at a time."""
     backend, types = table.get_backend(), table.schema().to_pyarrow()
     selection = table.select(list(names) or table.columns[:1])
-    frame = tried(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
+    frame = without_values(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
     # Ibis maps times with and without a zone to one type; Spark returns zoned times in local time
     zoned = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
-    source = guarded(tried(frame.toLocalIterator, SPARK_SESSION), SPARK_SESSION)
+    source = guard_batches(without_values(frame.toLocalIterator, SPARK_SESSION), SPARK_SESSION)
     while rows_of_batch := list(islice(source, rows)):
         columns = dict(zip(selection.columns, zip(*rows_of_batch, strict=True), strict=True))
         columns |= {name: tuple(map(_in_utc, columns[name])) for name in zoned & columns.keys()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import DataError
 from engine.workload import Attribute
 from engine.workload.calendar import UNITS, cell_label, cell_number
@@ -48,13 +48,13 @@ class Clock:
             return
         if self.unit == _BUSINESS_DAY:
             raise DataError(
-                f"column {shown(attribute.name)} holds days of a business calendar, which the file does not contain. "
+                f"column {quote_public(attribute.name)} holds days of a business calendar, which the file does not contain. "
                 "Write dates in the file"
             )
         finest = "day" if self.unit in _PER_DAY else self.unit if self.unit in UNITS else "year"
         if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
             raise DataError(
-                f"column {shown(attribute.name)} holds a {self.unit} in each row, which is not inside one "
+                f"column {quote_public(attribute.name)} holds a {self.unit} in each row, which is not inside one "
                 f"{attribute.unit}. Declare the attribute with the unit {finest!r}, or write dates in the file"
             )
 

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine._format import header_name, near_matches, shown
+from engine._format import header_name, near_matches, quote_public
 from engine.errors import DataError, LimitExceeded, SchemaError
-from engine.records.batches import Batch, batched, check_columns, needed
+from engine.records.batches import Batch, check_columns, import_optional, rows_to_batches
 from engine.records.encoding import number_of, scalar, text_of
 from engine.records.identifiers import EXACT, FLOAT_LIMITS
 from engine.records.stored_dates import Clock, clock_of
@@ -48,7 +48,7 @@ WORKER_SCRIPT = Path(__file__).with_name("subprocess_worker.py")
 OUT_OF_MEMORY_CODES = {TOO_LARGE, -signal.SIGABRT, -9}  # of the worker itself, or of the system
 
 
-def heard(path: Path, library: str, kind: str, too_large: str, **arguments: Any) -> Generator[Any]:
+def worker_messages(path: Path, library: str, kind: str, too_large: str, **arguments: Any) -> Generator[Any]:
     """Yield the messages of a worker process: values, or pairs of a value and a list of bytes.
 
     Closing the generator ends the process.
@@ -67,8 +67,8 @@ def heard(path: Path, library: str, kind: str, too_large: str, **arguments: Any)
     LimitExceeded
         The worker needs more memory than available.
     """
-    what = f"the file {shown(path.name)}"
-    needed(library, what)
+    what = f"the file {quote_public(path.name)}"
+    import_optional(library, what)
     command = [sys.executable, "-I", str(WORKER_SCRIPT), str(path), kind, json.dumps(arguments)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -123,7 +123,7 @@ def draft_schema(path: str | Path) -> DraftSchema:
     """
     place = Path(path)
     if place.suffix.lower() not in LABELLED_READERS:
-        raise DataError(f"the file {shown(place.name)} has no labels; give one of {', '.join(LABELLED_READERS)}")
+        raise DataError(f"the file {quote_public(place.name)} has no labels; give one of {', '.join(LABELLED_READERS)}")
     meta = _meta(place)
     attributes, reasons = [], _column_problems(meta)
     for name in meta.column_names:
@@ -133,9 +133,9 @@ def draft_schema(path: str | Path) -> DraftSchema:
         except SchemaError as error:
             reasons[name] = str(error)
     if not attributes and not any(meta.variable_value_labels.values()):
-        raise SchemaError(f"no column of {shown(place.name)} has value labels; write the schema by hand")
+        raise SchemaError(f"no column of {quote_public(place.name)} has value labels; write the schema by hand")
     if not attributes:
-        raise no_attribute(shown(place.name), reasons)
+        raise no_attribute(quote_public(place.name), reasons)
     names = [name for name in meta.column_names if name in reasons]
     return DraftSchema(
         schema=Schema(attributes), unlabelled=tuple(names), reasons={name: reasons[name] for name in names}
@@ -158,7 +158,7 @@ def _column_problems(meta: Any) -> dict[str, str]:
         if shared := next((texts[value] for value in counted if times[texts[value]] > 1), ""):
             codes = ", ".join(text_of(value) for value, text in texts.items() if text == shared)
             problems[name] = (
-                f"the values {codes} have the same label, {shown(shared)}, and would be counted in one cell. Change "
+                f"the values {codes} have the same label, {quote_public(shared)}, and would be counted in one cell. Change "
                 "the labels in the file, or write the attribute by hand"
             )
         numbers = [value for value in texts if not isinstance(value, str)]
@@ -166,7 +166,7 @@ def _column_problems(meta: Any) -> dict[str, str]:
             number = number_of(text)
             if number is not None and number not in texts and numbers and min(numbers) < number < max(numbers):
                 problems[name] = (
-                    f"the label of the value {text_of(value)} is {shown(text)}, which is another value, without a "
+                    f"the label of the value {text_of(value)} is {quote_public(text)}, which is another value, without a "
                     "label. Change the labels in the file, or write the attribute by hand"
                 )
     return problems
@@ -230,7 +230,7 @@ def labelled_columns(path: Path) -> dict[str, bool | None]:
 
 def labelled_batches(path: Path, names: Sequence[str], rows: int) -> Iterator[Batch]:
     """Yield the named columns in batches, with labels instead of labelled values."""
-    what = f"the file {shown(path.name)}"
+    what = f"the file {quote_public(path.name)}"
     with closing(_labelled_messages(path, names=list(names), rows=rows)) as messages:
         meta = _meta_of(path, next(messages))
         check_columns(meta.column_names, names)
@@ -306,7 +306,7 @@ def _meta_of(path: Path, fields: dict[str, Any]) -> Any:
     """Return the metadata of a file; labels arrive as pairs, because JSON keys cannot be numbers."""
     labels = {name: dict(pairs) for name, pairs in fields.pop("labels").items()}
     if not all(isinstance(name, str) for name in fields["column_names"]):
-        raise DataError(f"the file {shown(path.name)} has a column without a name; it is damaged or incomplete")
+        raise DataError(f"the file {quote_public(path.name)} has a column without a name; it is damaged or incomplete")
     return SimpleNamespace(**fields, variable_value_labels=labels)
 
 
@@ -319,7 +319,7 @@ def _values(kind: str, payload: bytes) -> pd.Series:
 def _labelled_messages(path: Path, **arguments: Any) -> Generator[Any]:
     """Yield the messages about a labelled file: metadata first, then rows."""
     reader = LABELLED_READERS[path.suffix.lower()]
-    return heard(path, "pyreadstat", reader, "; save it as CSV.", options=_missing_options(path), **arguments)
+    return worker_messages(path, "pyreadstat", reader, "; save it as CSV.", options=_missing_options(path), **arguments)
 
 
 def _missing_options(path: Path) -> dict[str, bool]:
@@ -360,7 +360,7 @@ class SheetFile:
         """Raise DataError for a file that is not a workbook."""
         if not str(self.path).lower().endswith(SHEET_ENDINGS):
             raise DataError(
-                f"the file {shown(Path(self.path).name)} has no sheets. Leave the name of the sheet out, or give a "
+                f"the file {quote_public(Path(self.path).name)} has no sheets. Leave the name of the sheet out, or give a "
                 f"workbook, whose name ends in one of {', '.join(SHEET_ENDINGS)}"
             )
 
@@ -379,7 +379,7 @@ def sheet_batches(path: Path, names: Sequence[str], rows: int, sheet: str | None
     # a sheet may end in rows whose cells were emptied
     filled = ([row[i] for i in places] for row in all_rows if any(value != "" for value in row))
     limits = dict.fromkeys(names, MAX_WORKBOOK_INTEGER)
-    return (replace(batch, float_limits=limits) for batch in batched(filled, len(names), rows))
+    return (replace(batch, float_limits=limits) for batch in rows_to_batches(filled, len(names), rows))
 
 
 def visible_sheets(path: Path) -> list[str]:
@@ -412,7 +412,7 @@ def sheet_text(path: Path, sheet: str | None = None, *, empty_rows: bool = False
         characters += sum(map(len, cells[:filled]))
         if characters > MOST_TEXT:
             raise LimitExceeded(
-                f"the file {shown(path.name)} has over {MOST_TEXT:,} characters. Leave out what is not needed."
+                f"the file {quote_public(path.name)} has over {MOST_TEXT:,} characters. Leave out what is not needed."
             )
         if filled or empty_rows:
             width = max(width, filled)
@@ -435,19 +435,21 @@ def _column_name(value: Any) -> str:
 
 
 def _sheet_messages(path: Path, sheet: str | None) -> Generator[Any]:
-    return heard(path, "python_calamine", SHEET, LARGE_SHEET_ADVICE, sheet=sheet)
+    return worker_messages(path, "python_calamine", SHEET, LARGE_SHEET_ADVICE, sheet=sheet)
 
 
 def _rows(
     path: Path, sheet: str | None, advice: str = "choose one by SheetFile, or save it separately"
 ) -> Iterator[list[Any]]:
-    what, messages = f"the file {shown(path.name)}", _sheet_messages(path, sheet)
+    what, messages = f"the file {quote_public(path.name)}", _sheet_messages(path, sheet)
     with closing(messages):
         chosen, names = next(messages)
         if sheet is not None and len(chosen) != 1:
-            raise DataError(f"{what} has no sheet {shown(sheet)}{near_matches(sheet, names)}; give the name of one")
+            raise DataError(
+                f"{what} has no sheet {quote_public(sheet)}{near_matches(sheet, names)}; give the name of one"
+            )
         if len(chosen) != 1:
-            listed = ", ".join(map(shown, chosen[:MAX_LISTED_SHEETS])) + (
+            listed = ", ".join(map(quote_public, chosen[:MAX_LISTED_SHEETS])) + (
                 ", ..." if len(chosen) > MAX_LISTED_SHEETS else ""
             )
             raise DataError(f"{what} has {len(chosen):,} sheets, {listed}; {advice}")

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.records.encoding import MISSING, NOT_DATE, UNSUPPORTED, Encoder, is_scalar, text_of
-from engine.workload import USUAL_MISSING
+from engine.workload import DEFAULT_MISSING_TEXTS
 
 MAX_VALUES = 1_000  # distinct values per column that are examined
 GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
 _GROUPS = re.compile(r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.ASCII)
-_MISSING = {text.casefold() for text in USUAL_MISSING}
+_MISSING = {text.casefold() for text in DEFAULT_MISSING_TEXTS}
 _DECLARE = "which the schema can declare"
 PHRASES = {
     "blanks": "would fit without blanks at its ends",
@@ -50,7 +50,7 @@ class Hints:
                 text = text_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
                 if text not in tried and len(tried) < MAX_VALUES:
                     tried.add(text)
-                    self._found.setdefault(name, set()).update(reasons(encoder, text))
+                    self._found.setdefault(name, set()).update(refusal_reasons(encoder, text))
 
     def see_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
         """Examine some values of a column."""
@@ -61,13 +61,13 @@ class Hints:
     def texts(self) -> tuple[str, ...]:
         """Sentences for the curator; they name columns and no value."""
         sentences = [
-            f"Column {shown(name)}: a value that does not fit {PHRASES[reason]}."
+            f"Column {quote_public(name)}: a value that does not fit {PHRASES[reason]}."
             for name, found in self._found.items()
             for reason in PHRASES
             if reason in found
         ]
         sentences += [
-            f"Column {shown(name)}: all texts with a point are like 1.200, with three digits after it, and are read as "
+            f"Column {quote_public(name)}: all texts with a point are like 1.200, with three digits after it, and are read as "
             f"1.2. If they are thousands, declare the thousands sign in the schema."
             for name, (grouped, others) in self._points.items()
             if grouped and not others
@@ -94,7 +94,7 @@ class Hints:
         self._points[attribute.name] = (before[0] or bool(pc.any(grouped).as_py()), not pc.all(grouped).as_py())
 
 
-def reasons(encoder: Encoder, text: str) -> Iterator[str]:
+def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
     """Yield keys of `PHRASES` for a text that the attribute refuses."""
 
     def fits(candidate: str) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import DataError
 from engine.records.counts import LARGE_COUNT
 from engine.records.encoding import FRACTION, MISSING, REASONS, Encoder
@@ -56,13 +56,13 @@ def check_count_column(schema: Schema, count_column: str | None, person: str | N
         return
     if count_column in schema:
         raise DataError(
-            f"the count column {shown(count_column)} is also an attribute of the schema, but a number of records is no "
+            f"the count column {quote_public(count_column)} is also an attribute of the schema, but a number of records is no "
             "attribute of a record; remove the attribute from the schema and plan again, or give no count column"
         )
     if person is not None:
         raise DataError(
-            f"rows that are counted already tell no persons, but there is the count column {shown(count_column)} and "
-            f"the person column {shown(person)}; give no count column, or take the person column out of options and "
+            f"rows that are counted already tell no persons, but there is the count column {quote_public(count_column)} and "
+            f"the person column {quote_public(person)}; give no count column, or take the person column out of options and "
             "schema"
         )
 
@@ -81,9 +81,11 @@ def count_column_doubts(
         return ()
     texts = []
     if REASONS[-1 - FRACTION] in refused.get(count_column, {}):
-        texts.append(f"The count column {shown(count_column)} has numbers that are not whole; their rows are left out.")
+        texts.append(
+            f"The count column {quote_public(count_column)} has numbers that are not whole; their rows are left out."
+        )
     if large and not small:
-        texts.append(f"Every number in the count column {shown(count_column)} is {LARGE_COUNT} or more.")
+        texts.append(f"Every number in the count column {quote_public(count_column)} is {LARGE_COUNT} or more.")
     return tuple(f"{text} {NOT_WEIGHTS}" for text in texts)
 
 
@@ -139,7 +141,7 @@ def _unnamed_columns(data: Any, schema: Schema, ignore: Collection[str]) -> Iter
 
 
 def _question_text(names: list[str]) -> str:
-    listed = ", ".join(map(shown, names[:MAX_LISTED_COLUMNS]))
+    listed = ", ".join(map(quote_public, names[:MAX_LISTED_COLUMNS]))
     if (n_more := len(names) - MAX_LISTED_COLUMNS) > 0:
         return (
             f"the schema does not know {len(names):,} columns that hold numbers, {listed} and {n_more:,} more; "
@@ -150,5 +152,5 @@ def _question_text(names: list[str]) -> str:
         f"the schema does not know the column{'' if is_single else 's'} {listed}, "
         f"which hold{'s' if is_single else ''} numbers: "
         f"if {'it' if is_single else 'one of them'} tells how many records each row stands for, count them with "
-        f"count_column={shown(names[0])}, or leave the column{'' if is_single else 's'} out with ignore=[{listed}]"
+        f"count_column={quote_public(names[0])}, or leave the column{'' if is_single else 's'} out with ignore=[{listed}]"
     )

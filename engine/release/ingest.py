@@ -10,14 +10,14 @@ from typing import Any, Protocol, Unpack
 
 import numpy as np
 
-from engine._format import set_name, shown
+from engine._format import quote_public, set_name
 from engine.errors import DataError, LimitExceeded, OtherRecords, PlanError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import Fingerprint
 from engine.ledger.hash_chain import Row
 from engine.ledger.ledger import REHEARSED
 from engine.plans import Block, Plan
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.records import Counts, Encoder, RecordKeywords, RecordOptions, count_tables
 from engine.records.counts import read_counts
 from engine.records.database import is_table, some_values
@@ -102,7 +102,7 @@ def left_out(on_refused: str | None) -> None:
         )
 
 
-def disagreeing(counts: Counts, schema: Schema) -> str:
+def disagreements(counts: Counts, schema: Schema) -> str:
     """Return as text which public tables the counted records disagree with, or "" if with none.
 
     The text does not contain the cells or the differences.  It is for the curator only.
@@ -119,11 +119,11 @@ def disagreeing(counts: Counts, schema: Schema) -> str:
 
 def check_invariants(counts: Counts, schema: Schema) -> None:
     """Raise DataError unless counted records agree with the public tables of a schema."""
-    if text := disagreeing(counts, schema):
+    if text := disagreements(counts, schema):
         raise DataError(f"{text} Nothing was spent.")
 
 
-def recognised(
+def fingerprint_of(
     book: Ledger,
     dataset: str,
     counts: Counts,
@@ -192,8 +192,8 @@ def check_records(
     DataError
         The data cannot be read, or lack a column.
     """
-    counts = counted_for(plan, data, **keywords)
-    warnings = [text] if (text := disagreeing(counts, plan.schema)) else []
+    counts = counts_for(plan, data, **keywords)
+    warnings = [text] if (text := disagreements(counts, plan.schema)) else []
     # the values of a database table were not read while counting
     if is_table(data):
         hints, names = Hints(), {name for names in maximal_sets(plan) for name in names}
@@ -231,7 +231,7 @@ def declare_public(
         be a release without a charge.
     """
     # count with the same rows of every person as a release, so that the digests agree
-    counts = counted_for(plan, data, **keywords)
+    counts = counts_for(plan, data, **keywords)
     records = fingerprint(counts, maximal_sets(plan), ledger.secret("records"))
     for row in ledger.same_records(records):
         if row.kind != REHEARSED:
@@ -242,7 +242,7 @@ def declare_public(
     ledger.note(dataset=dataset, kind=REHEARSED.removeprefix("note:"), text=f"{records.to_text()}: {why}", key=dataset)
 
 
-def counted_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
+def counts_for(plan: Plan, data: Any, **keywords: Unpack[RecordKeywords]) -> Counts:
     """Return the exact tables that a release of a plan counts: private, for `measure` on their sum.
 
     Guarantee: every row is counted by the same rules as in a release of all records.  So the sum
@@ -304,7 +304,7 @@ def count(
             )
         if data.cap is None and part.schema.person is not None:
             raise DataError(
-                f"These counts have no person column, but the schema declares {shown(part.schema.person)}. "
+                f"These counts have no person column, but the schema declares {quote_public(part.schema.person)}. "
                 "Count the records again."
             )
         capped = data.cap is not None
@@ -315,7 +315,7 @@ def count(
     sets = [*maximal_sets(part), *also]
     if not isinstance(data, Counts):
         sets += [(name,) for name in checked]
-    tell = teller(options.progress)
+    tell = status_reporter(options.progress)
     progress = lambda fraction, text: tell(0.8 * fraction, text)  # noqa: E731
     options = replace(options, rows_per_person=rows_per_person, progress=progress)
     return count_tables(data, part.schema, sets, options)
@@ -342,5 +342,5 @@ def maximal_sets(part: Measurable) -> list[Space]:
     return maximal
 
 
-def teller(progress: Progress | None) -> Callable[[float, str], None]:
-    return told(progress, "The measurement was cancelled. This run has spent nothing.")
+def status_reporter(progress: Progress | None) -> Callable[[float, str], None]:
+    return progress_reporter(progress, "The measurement was cancelled. This run has spent nothing.")

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine._arrays import Index
-from engine._format import csv_start, plain, shown
+from engine._format import csv_start, quote_public, shortest_text
 from engine.errors import DataError
 from engine.records import column_names, count_marginals
 from engine.workload import Attribute, Schema
@@ -73,7 +73,7 @@ def _columns(block: str) -> pa.Table:
     header = [cell.strip() for cell in rows[0]]
     if len(set(header)) < len(header) or any(len(row) != len(header) for row in rows):
         raise DataError(
-            f"the public table that begins with {shown(block.splitlines()[0])} has rows of different lengths, or a "
+            f"the public table that begins with {quote_public(block.splitlines()[0])} has rows of different lengths, or a "
             "column twice; give a header, and one field for every column"
         )
     columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(header)
@@ -109,4 +109,4 @@ def _values(attribute: Attribute) -> Sequence[str]:
 
 def _written(number: float, attribute: Attribute) -> str:
     """Return a number as text, with the decimal sign of the schema."""
-    return plain(number).replace(".", attribute.decimal or ".")
+    return shortest_text(number).replace(".", attribute.decimal or ".")

@@ -19,16 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
-from engine._validation import instance
+from engine._validation import check_type
 from engine.errors import LedgerError, PlanError, ResultLost
 from engine.ledger import Ledger, Receipt, release_key
 from engine.ledger.balance import EXACT
 from engine.ledger.ledger import NOTE
-from engine.ledger.noise_journal import broken_off, journal
+from engine.ledger.noise_journal import is_interrupted, journal
 from engine.mechanisms import load_plan
 from engine.plans import Block, Plan
-from engine.plans.blocks import on_curve
-from engine.progress import Progress, unbroken
+from engine.plans.blocks import is_on_curve
+from engine.progress import Progress, defer_interrupts
 from engine.records import MEMORY_LIMIT, Counts, RecordKeywords, RecordOptions
 from engine.records.fingerprint import table_digest
 from engine.release.ingest import (
@@ -37,11 +37,11 @@ from engine.release.ingest import (
     check_invariants,
     check_repeat,
     count_for,
-    counted_for,
+    counts_for,
+    fingerprint_of,
     left_out,
     maximal_sets,
-    recognised,
-    teller,
+    status_reporter,
 )
 from engine.release.measurement import Measurement, estimate
 from engine.release.noise import Entropy, fresh_seed
@@ -121,21 +121,21 @@ def measure(
     ResultLost
         The key was spent, its result was not saved, and there is no journal or another run has it.
     """
-    instance("plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError)
+    check_type("plan", plan, Plan, give="a Plan, as plan() and load_plan() return it", error=PlanError)
     check_intake(intake)
     options = RecordOptions(
         on_refused=on_refused or ("error" if rehearsal else "drop"),
         person=person,
         count_column=count_column,
         ignore=ignore,
-        progress=teller(progress),
+        progress=status_reporter(progress),
         memory_limit=memory_limit,
     )
     if rehearsal:
         refuse_ledger(dataset, ledger)
         bits = rehearsal_bits(seed, "measure", plan.hash)
         answers = rehearse(plan, bits, lambda: count_for(plan, data, options), options, intake)
-        return measured(plan, answers, dataset="", key="", utc="", rehearsal=True)
+        return measurement_of(plan, answers, dataset="", key="", utc="", rehearsal=True)
     refuse_seed(seed)
     if not dataset or ledger is None:
         raise PlanError("A release needs the dataset's name and a ledger. Give both, or use rehearsal=True.")
@@ -152,7 +152,7 @@ def measure(
 
     def accept(counts: Counts) -> Callable[[], Receipt]:
         check_invariants(counts, plan.schema)
-        records = recognised(book, dataset, counts, sets, intake)
+        records = fingerprint_of(book, dataset, counts, sets, intake)
         return lambda: _spend(book, plan, key=key, records=records, **cost)
 
     release = Release(
@@ -213,7 +213,7 @@ class Release:
         With ``stored_only`` an earlier result is returned without a comparison of records.
         """
         is_paid = self.ledger.find(self.key) is not None
-        is_finished = is_paid and not left_open(self.ledger, self.key)
+        is_finished = is_paid and not is_unfinished(self.ledger, self.key)
         if is_finished and stored_only:
             return self.load()
         left_out(options.on_refused)
@@ -231,7 +231,7 @@ class Release:
             write=self.write,
         )
         if saved:
-            teller(options.progress)(1.0, self.done)
+            status_reporter(options.progress)(1.0, self.done)
         else:
             # another run has released under this key in the meantime, perhaps other records
             self._check_repeat(counts, None)
@@ -257,7 +257,7 @@ def rehearse(
     check_blocks(part)
     if intake is not None:
         intake(Intake.of(counts))
-    return dict(draw(part, counts, teller(options.progress), bits))
+    return dict(draw(part, counts, status_reporter(options.progress), bits))
 
 
 def check_intake(intake: object) -> None:
@@ -274,7 +274,7 @@ def refuse_ledger(dataset: str, ledger: object) -> None:
 
 def check_curve(ledger: Ledger, dataset: str, parts: Iterable[Mapping[Space, Block]], pcost: float) -> None:
     """Raise LedgerError if a total in mu or epsilon would pay for noise off the Gaussian curve."""
-    if ledger.status(dataset).definition.kind == "gdp" and not on_curve(parts, pcost):
+    if ledger.status(dataset).definition.kind == "gdp" and not is_on_curve(parts, pcost):
         raise LedgerError(
             "The total of this dataset is a number on the curve of Gaussian noise. The plan is not on this curve: it "
             "releases too many answers at too small a budget, or allows too many records. Nothing was spent. Ask fewer "
@@ -312,7 +312,7 @@ def compare_records(
     book = Ledger.at(ledger)
     measurement = load_measurement(book, key)
     plan = measurement.plan
-    counts, remedy = counted_for(plan, data, **keywords), _remedy(book, plan, key)
+    counts, remedy = counts_for(plan, data, **keywords), _remedy(book, plan, key)
     check_repeat(book, book.spent(key), counts, maximal_sets(plan), None, remedy=remedy)
     return measurement
 
@@ -361,7 +361,11 @@ def spend_draw_save(
 
     check_blocks(part)
     own_journal = journal(ledger.path, key, seed=fresh_seed(), digest=digest, spent=lambda: ledger.find(key))
-    with ledger.room_for(lambda file: write(file, _EMPTY, zeros())) as room, unbroken(), own_journal as (own, again):
+    with (
+        ledger.room_for(lambda file: write(file, _EMPTY, zeros())) as room,
+        defer_interrupts(),
+        own_journal as (own, again),
+    ):
         if own is None:
             return False
         if taken_up := again and _unsaved(ledger, key):
@@ -383,12 +387,12 @@ def spend_draw_save(
     return True
 
 
-def left_open(ledger: Ledger, key: str) -> bool:
+def is_unfinished(ledger: Ledger, key: str) -> bool:
     """Return whether a spend has no saved result, and no run is working on it.
 
     The same call on the same records then completes it.
     """
-    return broken_off(ledger.path, key) and _unsaved(ledger, key)
+    return is_interrupted(ledger.path, key) and _unsaved(ledger, key)
 
 
 def _unsaved(ledger: Ledger, key: str) -> bool:
@@ -446,14 +450,14 @@ def _stored(book: Ledger, key: str, plan: Plan | None = None) -> Measurement:
     )
 
 
-def keep_rehearsal(found: Measurement, path: str | os.PathLike[str]) -> None:
-    """Write the arrays of a rehearsal, without its plan, to a file for `kept_rehearsal`."""
+def save_rehearsal(measurement: Measurement, path: str | os.PathLike[str]) -> None:
+    """Write the arrays of a rehearsal, without its plan, to a file for `load_rehearsal`."""
     with open(path, "wb") as file:
-        answers, estimates = found.answers_on_grid.items(), found.estimates.items()
+        answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
         write_archive(file, {"format": REHEARSAL}, None, texts={}, answers=answers, estimates=estimates)
 
 
-def kept_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
+def load_rehearsal(plan: Plan, path: str | os.PathLike[str]) -> Measurement:
     """Return the rehearsal of a plan from its file; arrays are read on access.
 
     Raises
@@ -481,7 +485,7 @@ def _zero_estimate(block: Block, _answers: npt.NDArray[np.int64]) -> Array:
     return np.zeros(block.coordinates)
 
 
-def measured(
+def measurement_of(
     plan: Plan, answers: Mapping[Space, npt.NDArray[np.int64]], *, dataset: str, key: str, utc: str, rehearsal: bool
 ) -> Measurement:
     """Return a measurement from the released integers of a plan's blocks, shape (measurements,)."""

@@ -26,8 +26,8 @@ import scipy
 
 from engine._arrays import Array
 from engine._threads import threads_for
-from engine._validation import instance, positive, span, whole
-from engine._values import Value
+from engine._validation import check_int, check_positive, check_slice, check_type
+from engine._values import FrozenValue
 from engine.errors import PlanError
 from engine.plans import Block, Plan
 from engine.plans.blocks import apply_factors, undo_factors
@@ -52,7 +52,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Measurement(Value):
+class Measurement(FrozenValue):
     """Noisy answers to a plan's strategy, and the estimates, intervals and tables that follow.
 
     Attributes
@@ -86,7 +86,7 @@ class Measurement(Value):
         import pandas as pd
 
         query_group = self._group(group)
-        first, last = span(start, stop, query_group.count, error=PlanError)
+        first, last = check_slice(start, stop, query_group.count, error=PlanError)
         values = self.values(group, first, last)
         std = np.sqrt(self.plan.variances(group, first, last))
         half_width = quantile(confidence, self.plan.budget.law) * std
@@ -99,7 +99,9 @@ class Measurement(Value):
         """Return the answers to queries ``start:stop`` of a group, in counts. Shape (queries,)."""
         query_group = self._group(group)
         return apply_group(
-            query_group, self._space_answers.group_table(group), *span(start, stop, query_group.count, error=PlanError)
+            query_group,
+            self._space_answers.group_table(group),
+            *check_slice(start, stop, query_group.count, error=PlanError),
         )
 
     def marginal(self, attributes: str | Sequence[str]) -> Array:
@@ -136,7 +138,7 @@ class Measurement(Value):
 
         Each query is a pair of attributes and a tensor of shape (n_1, ..., n_k).
         """
-        instance(
+        check_type(
             "queries", queries, Sequence, give="a list of pairs of attributes and a table on them", error=PlanError
         )
         try:
@@ -213,7 +215,7 @@ class Measurement(Value):
 
     def _group(self, group: int) -> Group:
         groups = self.plan.workload.groups
-        return groups[whole("number of the group", group, 0, len(groups) - 1, error=PlanError)]
+        return groups[check_int("number of the group", group, 0, len(groups) - 1, error=PlanError)]
 
     @cached_property
     def _space_answers(self) -> Answers:
@@ -310,6 +312,6 @@ def quantile(confidence: float, law: str = "gaussian") -> float:
     >>> round(quantile(0.95), 4), round(quantile(0.95, "laplace"), 4)
     (1.96, 2.1183)
     """
-    confidence = positive("confidence", confidence, below=1, error=PlanError)
+    confidence = check_positive("confidence", confidence, below=1, error=PlanError)
     normal = float(scipy.special.ndtri(0.5 + confidence / 2))
     return normal if law == "gaussian" else max(normal, -math.log1p(-confidence) / math.sqrt(2.0))

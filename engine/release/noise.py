@@ -45,7 +45,7 @@ from reprlib import repr as short
 import numpy as np
 from numpy.typing import NDArray
 
-from engine._validation import whole
+from engine._validation import check_int
 from engine.errors import PlanError
 
 ENTRY_BITS = 14
@@ -147,7 +147,7 @@ def _rational(value: object, *, name: str, largest: int) -> Fraction:
 
 def _checked_size(size: object) -> int:
     """Return the number of draws as a Python int; raise PlanError if it is out of range."""
-    return whole("size", size, 0, MOST_DRAWS - 1, error=PlanError)
+    return check_int("size", size, 0, MOST_DRAWS - 1, error=PlanError)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -218,7 +218,7 @@ def _propose(
     tail = bin_ == len(envelope.counts)
     for i in np.flatnonzero(tail | ~(kept | (gap <= -slack))):
         if tail[i]:
-            values[i], bound = _beyond_bins(envelope, entropy=entropy)
+            values[i], bound = _sample_tail(envelope, entropy=entropy)
         else:
             bound = Fraction(envelope.height, int(envelope.counts[bin_[i]]))
         gamma = envelope.rate * int(values[i]) ** envelope.power
@@ -227,7 +227,7 @@ def _propose(
     return np.where(negative, -values, values), kept
 
 
-def _beyond_bins(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
+def _sample_tail(envelope: _Envelope, *, entropy: Entropy) -> tuple[int, Fraction]:
     """Return a proposal after the last bin, and height over its envelope there.
 
     The envelope has 2^-(level + 5) table entries per bin width.

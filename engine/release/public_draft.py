@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine._format import how_many, shown
+from engine._format import pluralize, quote_public
 from engine.errors import DataError, SchemaError
 from engine.records import (
     MISSING,
@@ -35,19 +35,19 @@ from engine.records import (
     text_of,
 )
 from engine.records.subprocess_readers import DATES, column_problems
-from engine.workload import USUAL_MISSING, Attribute, DraftSchema, Schema
+from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, DraftSchema, Schema
 from engine.workload.calendar import cell_number, read_period
-from engine.workload.schema_draft import decimal_bins, no_attribute, spanned
+from engine.workload.schema_draft import decimal_bins, integer_range, no_attribute
 
 # Limit of distinct texts of a column.
 MAX_LABELS = 200
 # Limit of distinct integers of a column with one cell each.
-MAX_WHOLE_LABELS = 12
+MAX_INTEGER_LABELS = 12
 MAX_EXAMPLES = 3
 # Floats, and so edges, represent every integer up to this value.
 MAX_EXACT = 2**53
 # A range of fractions with fewer integers has decimal bins.
-FEW_WHOLE_CELLS = 10
+FEW_INTEGER_CELLS = 10
 # Limit of days from the first to the last date with one cell each.
 MAX_DAYS = 60
 # Limit of months from the first to the last date with one cell each.
@@ -223,8 +223,8 @@ class _Summary:
         if len(self.examples.setdefault(kind, [])) < MAX_EXAMPLES:
             self.examples[kind].append(text)
         if kind == "missing":
-            self.only_usual_missing &= text in USUAL_MISSING
-            self.missing |= {text} & set(USUAL_MISSING)
+            self.only_usual_missing &= text in DEFAULT_MISSING_TEXTS
+            self.missing |= {text} & set(DEFAULT_MISSING_TEXTS)
         elif kind == "date":
             period = read_period(text)
             if period is None or period.unit != "day":
@@ -283,13 +283,13 @@ class _Summary:
         if self.low == self.high:
             raise SchemaError("it has one number only, spelled in several ways")
         missing = tuple(sorted(self.missing))
-        if self.is_integer and len({self.labels[text] for text in labels}) == len(labels) <= MAX_WHOLE_LABELS:
+        if self.is_integer and len({self.labels[text] for text in labels}) == len(labels) <= MAX_INTEGER_LABELS:
             return replace(self._categorical(name, labels), missing_values=missing)
         if max(-self.low, self.high) > MAX_EXACT:
             raise SchemaError(f"it holds numbers beyond {MAX_EXACT:,}. Declare bins by hand, or give codes as text")
         low, high = math.floor(self.low), math.ceil(self.high)
-        if self.is_integer or high - low >= FEW_WHOLE_CELLS:
-            return replace(spanned(name, low, high, integer=self.is_integer), missing_values=missing)
+        if self.is_integer or high - low >= FEW_INTEGER_CELLS:
+            return replace(integer_range(name, low, high, integer=self.is_integer), missing_values=missing)
         return replace(decimal_bins(name, float(self.low), float(self.high)), missing_values=missing)
 
     def _categorical(self, name: str, labels: Sequence[str]) -> Attribute:
@@ -309,7 +309,7 @@ class _Summary:
         return (True, 0, text) if number is None else (False, number, text)
 
     def _listed(self, kind: str) -> str:
-        return ", ".join(map(shown, self.examples[kind]))
+        return ", ".join(map(quote_public, self.examples[kind]))
 
     def notes(self, attribute: Attribute | None) -> Iterator[str]:
         """Yield notes on the values, and on the attribute if one was drafted."""
@@ -318,7 +318,7 @@ class _Summary:
         if attribute is None:
             return
         if attribute.missing_values:
-            yield f"the texts {', '.join(map(shown, attribute.missing_values))} count as missing values"
+            yield f"the texts {', '.join(map(quote_public, attribute.missing_values))} count as missing values"
         if attribute.is_dated:
             yield f"the cells run from {attribute.start} to {attribute.stop}, the first and last dates in the table"
 
@@ -376,7 +376,7 @@ def _misfits(data: Any, attributes: Sequence[Attribute]) -> dict[str, str]:
             refused[encoder.attribute.name].update(dict(zip(values.tolist(), rows.tolist(), strict=True)))
     return {
         name: "the draft does not take "
-        + ", ".join(f"{how_many(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items())
+        + ", ".join(f"{pluralize(rows, 'value')} {REASONS[-1 - code]}" for code, rows in counts.items())
         for name, counts in refused.items()
         if counts
     }

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from engine._validation import whole
+from engine._validation import check_int
 from engine.errors import PlanError
 from engine.release.noise import Entropy
 
@@ -31,7 +31,7 @@ def rehearsal_bits(seed: int | None, *purpose: str) -> Entropy | None:
     """
     if seed is None:
         return None
-    number = whole("seed", seed, 0, MAX_SEED, error=PlanError)
+    number = check_int("seed", seed, 0, MAX_SEED, error=PlanError)
     start, requests = json.dumps(["rehearsal", number, *purpose]).encode(), 0
 
     def stream(size: int) -> bytes:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from engine._arrays import Array
 from engine._atomic_io import fresh_file
 from engine._untrusted import array_header, open_zip, parse_json, read_member
-from engine._validation import instance
+from engine._validation import check_type
 from engine.errors import EngineError, LedgerError, PlanError
 from engine.ledger import Receipt
 from engine.mechanisms import load_plan, mechanism_class
@@ -196,19 +196,19 @@ FORMAT = "saved/1"
 NAMES = ("dataset", "key", "utc", "rehearsal")
 
 
-def save_measurement(found: Measurement, path: str | os.PathLike[str]) -> None:
+def save_measurement(measurement: Measurement, path: str | os.PathLike[str]) -> None:
     """Write a measurement with its plan; see `Measurement.save`."""
     # a mechanism that cannot be planned could not be loaded
-    mechanism_class(found.plan.mechanism)
-    head = {"format": FORMAT} | {name: getattr(found, name) for name in NAMES}
-    answers, estimates = found.answers_on_grid.items(), found.estimates.items()
+    mechanism_class(measurement.plan.mechanism)
+    head = {"format": FORMAT} | {name: getattr(measurement, name) for name in NAMES}
+    answers, estimates = measurement.answers_on_grid.items(), measurement.estimates.items()
     with fresh_file(_checked_path(path), "measurement", error=PlanError) as file:
-        texts = {"plan.json": found.plan.to_json()}
+        texts = {"plan.json": measurement.plan.to_json()}
         write_archive(file, head, None, texts=texts, answers=answers, estimates=estimates)
 
 
 def _checked_path(path: str | os.PathLike[str]) -> Path:
-    instance("file", path, (str, os.PathLike), give="its path", error=PlanError)
+    check_type("file", path, (str, os.PathLike), give="its path", error=PlanError)
     return Path(path)
 
 

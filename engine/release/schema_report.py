@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.progress import Progress, told
+from engine.progress import Progress, progress_reporter
 from engine.records import MISSING, OUTSIDE, REASONS, Encoder, column_names, read_batches
-from engine.records.database import fit_there, is_table
+from engine.records.database import fit_in_database, is_table
 from engine.workload import Attribute, Schema
 
 # Number of the most frequent unknown values that are shown.
@@ -41,7 +41,7 @@ class ColumnFit:
 
     column: str
     there: bool = True
-    known: int = 0
+    in_domain: int = 0
     missing: int = 0
     unknown: int = 0
     refused: int = 0
@@ -62,11 +62,11 @@ def records_fit(schema: Schema, data: Any, *, progress: Progress | None = None) 
     DataError
         The records cannot be read.
     """
-    tell = told(progress, "The look at columns and values was cancelled; it spent nothing.")
+    tell = progress_reporter(progress, "The look at columns and values was cancelled; it spent nothing.")
     columns = column_names(data)
     names = [name for name in schema if not columns or name in columns]
     strict_encoders = [Encoder(attribute=_strict(schema[name])) for name in names]
-    column_counts = fit_there(data, strict_encoders, FEW, tell) if is_table(data) else None
+    column_counts = fit_in_database(data, strict_encoders, FEW, tell) if is_table(data) else None
     if column_counts is None:
         column_counts = _fit_here(data, names, strict_encoders, tell)
     fits = {name: _fit(schema[name], *counts) for name, counts in zip(names, column_counts, strict=True)}
@@ -92,7 +92,7 @@ def _fit(attribute: Attribute, rows: Mapping[int, int], values: Mapping[Any, int
         collected += rows.get(OUTSIDE, 0)
     return ColumnFit(
         column=attribute.name,
-        known=sum(number for code, number in rows.items() if code >= 0),
+        in_domain=sum(number for code, number in rows.items() if code >= 0),
         missing=missing,
         unknown=unknown,
         refused=missing + unknown - collected,

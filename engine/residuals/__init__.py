@@ -1,6 +1,6 @@
 """Residual spaces: decomposition, certified optimal strategies, tuned splits."""
 
-from engine.residuals.basis import Lift, SplitLift, WholeDomain, basis, center, class_rows, contract, grouped
+from engine.residuals.basis import FullDomain, Lift, SplitLift, basis, center, class_rows, contract, group_axes
 from engine.residuals.decomposition import Factor
 from engine.residuals.dual_solver import DualProblem, Options
 from engine.residuals.split import Axes, Complement, Space, Split, digest
@@ -11,17 +11,17 @@ __all__ = [
     "Complement",
     "DualProblem",
     "Factor",
+    "FullDomain",
     "Lift",
     "Options",
     "Space",
     "Split",
     "SplitLift",
     "Strategy",
-    "WholeDomain",
     "basis",
     "center",
     "class_rows",
     "contract",
     "digest",
-    "grouped",
+    "group_axes",
 ]

@@ -46,7 +46,7 @@ Searched = tuple[Solution, Callable[[], Array]]
 
 
 @dataclass(kw_only=True, eq=False)
-class Turns:
+class AlternatingSearch:
     """One alternating search.
 
     Parameters
@@ -94,7 +94,7 @@ class Turns:
             out.append(grams)
         return out
 
-    def given(self, axes: Axes) -> list[Array | None]:
+    def centers_of(self, axes: Axes) -> list[Array | None]:
         """Return the centers of some axes, shape (n_i,) each, None for uniform."""
         return [self.centers[a] for a in axes]
 
@@ -105,7 +105,7 @@ class Turns:
         for t in range(len(self.terms)):
             for u, axes in enumerate(self.sets):
                 if (factors := self.inside[u][t]) is not None:
-                    minima[u, t] = self.search(factors, self.given(axes))[0].bound
+                    minima[u, t] = self.search(factors, self.centers_of(axes))[0].bound
         grams = [[None if f is None else f.dense() for f in factors] for factors in self.inside]
         # factors that couple axes need the strategies of the other axes, so the first sweep leaves
         # them out if possible
@@ -118,7 +118,7 @@ class Turns:
                     for t, w in enumerate(weights)
                     if (part := self._contribution(t, u, float(w), include_coupled)) is not None
                 ]
-                self.solved[axes] = self.search(add_factors(parts, parts[0][1].sizes), self.given(axes))
+                self.solved[axes] = self.search(add_factors(parts, parts[0][1].sizes), self.centers_of(axes))
                 covariance = self._covariance(axes)
                 costs[u] = [1.0 if g is None else float(np.sum(g * covariance)) for g in grams[u]]
             include_coupled = True
@@ -174,7 +174,7 @@ class Turns:
         weights: Array = np.ones(1)
         for a in axes:
             weights = np.asarray(np.kron(weights, self.solved[a,][1]()), dtype=float)
-        rows = Lift(factor.sizes, self.given(axes)).rows(factor.matrix)
+        rows = Lift(factor.sizes, self.centers_of(axes)).rows(factor.matrix)
         squares = np.linalg.eigvalsh((rows * weights) @ rows.T)
         return float(np.sqrt(squares[squares > MIN_SQUARED_SINGULAR_SHARE * squares[-1]]).sum()) ** 2 * ROUNDING_MARGIN
 
@@ -193,7 +193,7 @@ class Turns:
             assert gram is not None  # a product has every axis
             # H of the product is G^(1/2) L D^(1/2), with the singular values of G^(1/2) S^(1/2) for
             # S = L D L^T
-            L = Lift(gram.sizes, self.given(axes)).rows(np.eye(gram.dimension)) * np.sqrt(self.solved[axes][1]())
+            L = Lift(gram.sizes, self.centers_of(axes)).rows(np.eye(gram.dimension)) * np.sqrt(self.solved[axes][1]())
             U, singular, _ = thin_svd(L)
             half = (U * singular) @ U.T
             squares, V = np.linalg.eigh(half @ gram.dense() @ half)

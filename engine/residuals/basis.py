@@ -48,9 +48,9 @@ def basis(n: int) -> Array:
     return out
 
 
-def center(n: int, given: Array | None) -> Array:
+def center(n: int, weights: Array | None) -> Array:
     """Return the center vector, uniform for None. Shape (n,)."""
-    return np.full(n, 1.0 / n) if given is None else given
+    return np.full(n, 1.0 / n) if weights is None else weights
 
 
 def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) -> Array:
@@ -77,7 +77,7 @@ def contract(tensor: Array, matrices: Sequence[Array | None], first: int = 0) ->
     return np.asarray(tensor, order="C")
 
 
-def grouped(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
+def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
     """Return a tensor with one axis for each set of its axes from ``first`` on.
 
     Every axis is in one set.
@@ -92,8 +92,8 @@ def grouped(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
     return tensor.transpose(order).reshape((*tensor.shape[:first], *joined))
 
 
-def ungrouped(tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0) -> Array:
-    """Return the reverse of `grouped`, shape (..., n_1, ..., n_k), ``sizes`` being n_1 to n_k.
+def ungroup_axes(tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0) -> Array:
+    """Return the reverse of `group_axes`, shape (..., n_1, ..., n_k), ``sizes`` being n_1 to n_k.
 
     >>> ungrouped(np.ones((8, 3)), [(2, 0), (1,)], (2, 3, 4)).shape
     (2, 3, 4)
@@ -272,7 +272,7 @@ class Lift:
         count = len(self.sizes)
         # derivative of a Kronecker product by one factor: the trace with each of the other factors
         others = [None if a == axis else L.ravel() for a, L in enumerate(self.matrices)]
-        by_axis = contract(grouped(by_lift, [(a, count + a) for a in range(count)]), others)
+        by_axis = contract(group_axes(by_lift, [(a, count + a) for a in range(count)]), others)
         return np.asarray(by_axis.reshape(self.matrices[axis].shape).sum(axis=1))
 
 
@@ -318,7 +318,7 @@ class SplitLift(Lift):
         return _flat(tensor)[:, self.kept]
 
 
-class WholeTable(Lift):
+class FullTable(Lift):
     """Lift of a problem on the cells of a table in the full cosine basis, constants included.
 
     This is an orthogonal change of coordinates in which reversals and swaps are signed
@@ -336,7 +336,7 @@ class WholeTable(Lift):
         return np.arange(self.sizes[axis])
 
 
-class WholeDomain(Lift):
+class FullDomain(Lift):
     """Identity lift, for a problem on the cells without residual spaces."""
 
     one_space = False

@@ -51,7 +51,7 @@ Hints = Mapping[str, tuple[tuple[Array, Array], ...]]
 _Value = TypeVar("_Value")
 
 
-class Bounded(Generic[_Value]):
+class LruCache(Generic[_Value]):
     """Least-recently-used cache with a limit in bytes."""
 
     def __init__(self, limit: int) -> None:
@@ -110,9 +110,9 @@ class SolveCache:
 
     def __init__(self, folder: Path | None = None, memory: int = MEMORY_BYTES, disk: int = DISK_BYTES) -> None:
         self.folder, self.disk = folder, disk
-        self._solutions = Bounded[Solution](memory)
-        self._hints = Bounded[tuple[tuple[Array, Array], ...]](HINT_BYTES)
-        self._numbers = Bounded[Array](HINT_BYTES)
+        self._solutions = LruCache[Solution](memory)
+        self._hints = LruCache[tuple[tuple[Array, Array], ...]](HINT_BYTES)
+        self._numbers = LruCache[Array](HINT_BYTES)
         self._written = 0
         self._lock = threading.Lock()
 
@@ -152,21 +152,21 @@ class SolveCache:
         self._save(key, values)
 
     def hints(self) -> Hints:
-        """Return initial weights by the shape of a search; see `nearest`."""
+        """Return initial weights by the shape of a search; see `most_similar`."""
         return self._hints.snapshot()
 
-    def keep(self, search: Search, found: Solution) -> None:
+    def keep(self, search: Search, solution: Solution) -> None:
         """Store a solution, unless a time limit ended its search."""
-        if TIME_LIMIT_STATUS in found.status or search.method == "fourier":  # Fourier strategies are a closed form
+        if TIME_LIMIT_STATUS in solution.status or search.method == "fourier":  # Fourier strategies are a closed form
             return
-        self._solutions.put(search.key, found, _solution_bytes(found))
+        self._solutions.put(search.key, solution, _solution_bytes(solution))
         if _worth_a_file(search):
-            self._save(search.key, found.dual)
+            self._save(search.key, solution.dual)
 
-    def suggest(self, search: Search, found: Solution) -> None:
+    def suggest(self, search: Search, solution: Solution) -> None:
         """Store the weights of any search as initial values for later ones of the same shape."""
         others = [h for h in self._hints.get(search.shape) or () if not np.array_equal(h[0], search.fingerprint)]
-        hints = ((search.fingerprint, found.dual), *others[: MAX_HINTS_PER_SHAPE - 1])
+        hints = ((search.fingerprint, solution.dual), *others[: MAX_HINTS_PER_SHAPE - 1])
         self._hints.put(search.shape, hints, sum(a.nbytes + b.nbytes for a, b in hints))
 
     def _save(self, key: str, values: Array) -> None:
@@ -206,7 +206,7 @@ class SolveCache:
                 excess -= size
 
 
-def nearest(hints: Hints, search: Search) -> Array | None:
+def most_similar(hints: Hints, search: Search) -> Array | None:
     """Return the weights of the search of the same shape with the most similar Gram, or None."""
     candidates = hints.get(search.shape, ())
     if not candidates:

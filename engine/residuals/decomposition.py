@@ -33,15 +33,15 @@ from typing import Any
 
 import numpy as np
 
-from engine._arrays import Array, Index, numbered
+from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.residuals.basis import basis, center, class_rows
 from engine.residuals.split import UNIFORM, Axes, Complement, Space, Split, digest
-from engine.workload import Group, Part, Workload, subsets, whole_group
+from engine.workload import Group, Part, Workload, joint_part, subsets
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Spreading:
+class GroupContribution:
     """Groups with the same decomposition into residual spaces, up to attribute names.
 
     Attributes
@@ -61,7 +61,7 @@ class Spreading:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AskedSpaces:
+class QueriedSpaces:
     """Residual spaces on equally many attributes, in the order in which the groups reach them.
 
     Attributes
@@ -77,14 +77,14 @@ class AskedSpaces:
 
     places: Index
     kinds: Index
-    asked: list[dict[int, float]]
+    coefficients: list[dict[int, float]]
     reached: Index
 
 
-def asked_spaces(
-    spreading: Sequence[Spreading], looks: Index, exact: Sequence[Sequence[int]] = ()
-) -> list[AskedSpaces]:
-    """Collect the residual spaces of all groups, one `AskedSpaces` per number of attributes.
+def queried_spaces(
+    spreading: Sequence[GroupContribution], looks: Index, exact: Sequence[Sequence[int]] = ()
+) -> list[QueriedSpaces]:
+    """Collect the residual spaces of all groups, one `QueriedSpaces` per number of attributes.
 
     Sums are taken in the order of groups.
 
@@ -106,7 +106,7 @@ def asked_spaces(
     """
     longest = max((len(groups.pattern) for groups in spreading), default=1)
     # groups of one size with pieces at the same positions are concatenated into one array
-    by_positions: dict[tuple[int, Axes], list[tuple[Spreading, int, int, float]]] = {}
+    by_positions: dict[tuple[int, Axes], list[tuple[GroupContribution, int, int, float]]] = {}
     for groups in spreading:
         for i, (positions, product, coefficient) in enumerate(groups.pattern):
             by_positions.setdefault((groups.places.shape[1], positions), []).append((groups, i, product, coefficient))
@@ -131,27 +131,27 @@ def asked_spaces(
     return [_of_one_size(by_size[k], looks) for k in sorted(by_size)]
 
 
-def _of_one_size(chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Index) -> AskedSpaces:
+def _of_one_size(chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Index) -> QueriedSpaces:
     arrival, places, products, weights = (np.concatenate(terms) for terms in zip(*chunks, strict=True))
     order = np.argsort(arrival, kind="stable")
     arrival, places, products = arrival[order], places[order], products[order]
-    first_rows, space = numbered(places)
+    first_rows, space = unique_rows(places)
     by_time = np.argsort(first_rows, kind="stable")  # spaces in the order in which the groups reach them
     first_rows, space = first_rows[by_time], np.argsort(by_time, kind="stable")[space]
     # (space, product) pairs, sorted, with sums in the order of the groups
-    of_pair, pair = numbered(np.column_stack([space, products]))
+    of_pair, pair = unique_rows(np.column_stack([space, products]))
     sums = np.bincount(pair, weights[order], minlength=len(of_pair))
     _, value = np.unique(sums, return_inverse=True)
-    _, term_class = numbered(np.column_stack([products[of_pair], value]))
+    _, term_class = unique_rows(np.column_stack([products[of_pair], value]))
     counts = np.bincount(space[of_pair], minlength=len(first_rows))
     starts = np.cumsum(counts) - counts
-    _, kind = numbered(looks[places[first_rows]])
+    _, kind = unique_rows(looks[places[first_rows]])
     for r in range(int(counts.max(initial=0))):
         has_term = counts > r
         next_term = np.zeros(len(first_rows), dtype=np.int64)
         next_term[has_term] = 1 + term_class[starts[has_term] + r]
-        _, kind = numbered(np.column_stack([kind, next_term]))
-    examples, kind = numbered(kind[:, None])
+        _, kind = unique_rows(np.column_stack([kind, next_term]))
+    examples, kind = unique_rows(kind[:, None])
     by_time = np.argsort(examples, kind="stable")
     examples, kind = examples[by_time], np.argsort(by_time, kind="stable")[kind]
     class_terms = []
@@ -159,7 +159,9 @@ def _of_one_size(chunks: Sequence[tuple[Index, Index, Index, Array]], looks: Ind
         terms = np.arange(starts[k], starts[k] + counts[k])
         terms = terms[np.argsort(arrival[of_pair[terms]], kind="stable")]
         class_terms.append(dict(zip(products[of_pair[terms]].tolist(), sums[terms].tolist(), strict=True)))
-    return AskedSpaces(places=places[first_rows], kinds=kind, asked=class_terms, reached=arrival[first_rows[examples]])
+    return QueriedSpaces(
+        places=places[first_rows], kinds=kind, coefficients=class_terms, reached=arrival[first_rows[examples]]
+    )
 
 
 # a squared sum below this share of the squares of its terms is the rounding of zero
@@ -293,7 +295,7 @@ class Registry:
         complement = self.split.complement(names)
         key = (part.key, tuple(map(self._digest, names)), weights_key, complement and complement.key)
         if key not in self._entries:
-            centers, sets = self.split.given(names), subsets(range(len(part.axes)))
+            centers, sets = self.split.centers_of(names), subsets(range(len(part.axes)))
             with threads_for(math.prod(part.sizes)):
                 self._entries[key] = [
                     (inside, self._build(part, inside, centers, weights, complement)) for inside in sets
@@ -409,14 +411,14 @@ def decompose(
     weights = np.array([group.weight for group in workload.groups])
     center_classes = _class_numbers([digest(split.centers.get(name)) for name in workload.schema.names])
     classes = []
-    for group_class in workload.alike:
+    for group_class in workload.group_classes:
         complements = [0] * len(group_class.numbers)
         if split.complements:
             keys = [split.complement(workload.groups[i].attributes) for i in group_class.numbers.tolist()]
             complements = _class_numbers([c and c.key for c in keys]).tolist()
         # groups with the same queries in the same order under the same split have the same pattern
         # of spaces
-        firsts, split_class = numbered(np.column_stack([center_classes[group_class.places], complements]))
+        firsts, split_class = unique_rows(np.column_stack([center_classes[group_class.places], complements]))
         for k in range(len(firsts)):
             members = (split_class == k) & (weights[group_class.numbers] > 0.0)
             if members.any():
@@ -427,7 +429,7 @@ def decompose(
             (positions, products.setdefault(factors, len(products)), coefficient)
             for positions, coefficient, factors in _pattern(workload.groups[numbers[0]], ranks, registry)
         ]
-        spreading.append(Spreading(numbers=numbers, places=places, weights=weights[numbers], pattern=pattern))
+        spreading.append(GroupContribution(numbers=numbers, places=places, weights=weights[numbers], pattern=pattern))
     return _distinct(workload, registry, spreading, tuple(products), labels or {})
 
 
@@ -443,7 +445,7 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tup
     if len(parts) > 1 and (weights is not None or registry.split.complement(group.attributes) is not None):
         # neither per-query weights nor complements are products over the parts, so the group is
         # treated as one part
-        parts = (whole_group(group),)
+        parts = (joint_part(group),)
     position = {axis: p for p, axis in enumerate(ranks)}  # axis of the group -> position in schema order
     choices = []
     for part in parts:
@@ -472,7 +474,7 @@ def _pattern(group: Group, ranks: Sequence[int], registry: Registry) -> list[tup
 def _distinct(
     workload: Workload,
     registry: Registry,
-    spreading: Sequence[Spreading],
+    spreading: Sequence[GroupContribution],
     products: Sequence[Factors],
     labels: Mapping[str, Hashable],
 ) -> Decomposition:
@@ -484,9 +486,9 @@ def _distinct(
     numbers: dict[Any, int] = {}
     subworkloads: list[Subworkload] = []
     spaces: dict[Space, tuple[int, float]] = {}
-    for group in asked_spaces(spreading, attribute_classes, schema.exact_places):
+    for group in queried_spaces(spreading, attribute_classes, schema.exact_places):
         # every space occurs once, so the first rows are all spaces, sorted by name
-        order = numbered(alphabet[group.places])[0]
+        order = unique_rows(alphabet[group.places])[0]
         columns = [list(map(schema.names.__getitem__, column)) for column in group.places[order].T.tolist()]
         names: list[Space] = list(zip(*columns, strict=True)) if columns else [()] * len(order)
         solved: dict[Any, tuple[int, float]] = {}
@@ -496,7 +498,7 @@ def _distinct(
             # examined
             key = space_class if complement is None else (space_class, complement.key)
             if key not in solved:
-                coefficients = group.asked[space_class]
+                coefficients = group.coefficients[space_class]
                 # proportional Grams have the same optimal strategy; the scale only affects the
                 # shares of the budget
                 scale = max(coefficients.values())
@@ -512,7 +514,7 @@ def _distinct(
                         Subworkload(
                             sizes=schema.sizes(space),
                             terms=terms,
-                            centers=tuple(split.given(space)),
+                            centers=tuple(split.centers_of(space)),
                             labels=tuple(map(labels.get, space)),
                             complements={} if complement is None else {(0, 1): complement},
                         )

@@ -44,10 +44,10 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array
-from engine._threads import side_by_side
+from engine._threads import map_in_threads
 from engine.residuals.basis import Lift, basis
 from engine.residuals.decomposition import Factor
-from engine.residuals.strategy import Strategy, settled
+from engine.residuals.strategy import Strategy, canonical_rotation
 from engine.residuals.symmetry import character_bases, character_rows, orbits, symmetries
 
 Places: TypeAlias = npt.NDArray[np.intp]
@@ -248,7 +248,7 @@ class DualProblem:
         """
         rows = self.projected if on is None else [W[:, on] for W in self.projected]
         # blocks only share the weights
-        parts = side_by_side(lambda W: _block(W, mass), rows)
+        parts = map_in_threads(lambda W: _block(W, mass), rows)
         return math.fsum(T for T, _ in parts), np.sum([d for _, d in parts], axis=0)
 
     def curvature(self, mass: Array, on: Places) -> Array:
@@ -378,7 +378,7 @@ class DualProblem:
             unit_rows = root / np.sqrt(squares)[:, None]
             # X = H^T M^(-1/2) H; the symmetric square root of M^(-1/2) keeps the rows a smooth
             # function of the weights
-            turned = settled(unit_rows) @ U
+            turned = canonical_rotation(unit_rows) @ U
             strategy_rows.append((turned / quarter) @ (U.T @ root) / scale)
             pinv.append((inverse @ U) * quarter @ turned.T * scale)
             directions.append(unit_rows)

@@ -24,7 +24,7 @@ from engine.workload import Group, Part
 Merged = list[tuple[float, tuple[tuple[Axes, Factor], ...]]]
 
 
-def merge(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
+def merge_terms(sub: Subworkload, factors: Sequence[Factor]) -> Merged:
     """Return the terms of a subworkload after merging.
 
     Terms that differ on one set of axes only are added up.
@@ -59,7 +59,7 @@ def _add_terms(
     return 1.0, (*a[1][:k], (axes, both), *a[1][k + 1 :])
 
 
-def units(terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int) -> list[Axes]:
+def axis_partition(terms: Sequence[tuple[float, Sequence[tuple[Axes, object]]]], count: int) -> list[Axes]:
     """Return the finest partition of the axes 0..count-1 that no factor of any term crosses."""
     label = list(range(count))
     for _, factors in terms:
@@ -133,8 +133,8 @@ def part_rows(part: Part, weights: Array | None = None) -> Array:
     for start, chunk in part.family.chunks(part.sizes):
         stacked.append(chunk if weights is None else chunk * np.sqrt(weights[start : start + len(chunk), None]))
         if sum(map(len, stacked)) > 2 * chunk.shape[1]:
-            stacked = [fewer(np.concatenate(stacked))]
-    return fewer(np.concatenate(stacked))
+            stacked = [reduce_rows(np.concatenate(stacked))]
+    return reduce_rows(np.concatenate(stacked))
 
 
 def product_rows(group: Group) -> Array:
@@ -150,7 +150,7 @@ def product_rows(group: Group) -> Array:
     return out
 
 
-def fewer(rows: Array) -> Array:
+def reduce_rows(rows: Array) -> Array:
     """Return rows with the same Gram, at most as many as columns, shape (rows, columns)."""
     if len(rows) <= rows.shape[1]:
         return rows

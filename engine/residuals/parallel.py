@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine._arrays import Array
-from engine._threads import alone, one_thread
+from engine._threads import one_thread, single_threaded
 from engine.errors import Cancelled, PlanError
 from engine.residuals.dual_solver import Solution
 from engine.residuals.strategy_search import Search
@@ -48,12 +48,12 @@ class Task:
     """One search with initial weights; see `Search.run`."""
 
     search: Search
-    known: Array | None = None
+    warm_start: Array | None = None
     near: Array | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leash:
+class CancelSignal:
     """Cancellation signal of a search in another process.
 
     Attributes
@@ -70,7 +70,7 @@ class Leash:
     deadline: float
 
 
-def workers_for(seconds: float, searches: int, bytes_each: float, memory: float, asked: int | None) -> int | None:
+def workers_for(seconds: float, searches: int, bytes_each: float, memory: float, requested: int | None) -> int | None:
     """Return the number of workers.
 
     0 means no workers, -1 one per core, None joblib's configuration.
@@ -82,14 +82,14 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
     bytes_each, memory : bytes of one search, and of all together at most.
     asked : number of workers that the user set; None for a choice of the engine.
     """
-    if searches < 2 or asked == 1:
+    if searches < 2 or requested == 1:
         return 0
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     import joblib
     from joblib.parallel import get_active_backend
 
-    if configured():
+    if is_configured():
         _, number = get_active_backend(prefer="processes")
         return -1 if number is None else None
     fitting = int(memory // max(bytes_each, 1.0))
@@ -97,7 +97,7 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
     return best if seconds > MIN_PARALLEL_S and best > 1 else 0
 
 
-def configured() -> bool:
+def is_configured() -> bool:
     """Return whether the caller configured joblib's backend or number of workers."""
     from joblib.parallel import get_active_backend
 
@@ -130,7 +130,7 @@ def search_all(
     _check_workers(backend)
     handle, name = tempfile.mkstemp(prefix="searches-")
     os.close(handle)
-    leash = Leash(
+    leash = CancelSignal(
         file=name, machine=platform.node(), process=os.getpid(), deadline=time.time() + deadline - time.monotonic()
     )
     results: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -191,7 +191,7 @@ def _listen(pool: joblib.Parallel, calls: Iterable[object], results: queue.Simpl
         results.put(error)
 
 
-def _search(task: Task, leash: Leash) -> tuple[str, Solution] | Cancelled:
+def _search(task: Task, leash: CancelSignal) -> tuple[str, Solution] | Cancelled:
     """Search in a worker, with the deadline converted to this machine's monotonic clock."""
     is_same_machine, is_child = platform.node() == leash.machine, os.getppid() == leash.process
 
@@ -208,8 +208,8 @@ def _search(task: Task, leash: Leash) -> tuple[str, Solution] | Cancelled:
     timed_search = replace(search, options=replace(search.options, deadline=time.monotonic() + seconds_left))
     try:
         watch()
-        with alone():
-            return search.key, timed_search.run(task.known, task.near, watch)
+        with single_threaded():
+            return search.key, timed_search.run(task.warm_start, task.near, watch)
     except Cancelled as error:
         return error
 

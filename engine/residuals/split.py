@@ -22,7 +22,7 @@ def digest(vector: Array | None) -> bytes | None:
     return None if vector is None else hashlib.sha256(vector.tobytes()).digest()
 
 
-def swapped(values: Array, m: int, k: int) -> Array:
+def swap_pair(values: Array, m: int, k: int) -> Array:
     """Return values by class coordinates of a pair for the pair in reverse order.
 
     Shape (m k, ...).
@@ -51,7 +51,7 @@ class Complement:
     def turned(self) -> Complement:
         """Return the complement of the pair in reverse order."""
         m, k = self.by_axis[0].shape[1], self.by_axis[1].shape[1]
-        first, second, total = (swapped(D, m, k) for D in (*self.by_axis, self.by_total))
+        first, second, total = (swap_pair(D, m, k) for D in (*self.by_axis, self.by_total))
         return Complement(by_axis=(second, first), by_total=total)
 
 
@@ -93,7 +93,7 @@ class Split:
             complements={pair: complements[c.key] for pair, c in self.complements.items()},
         )
 
-    def given(self, names: Sequence[str]) -> list[Array | None]:
+    def centers_of(self, names: Sequence[str]) -> list[Array | None]:
         """Return the centers of some attributes, shape (n_i,) each, None for uniform ones."""
         return [self.centers.get(name) for name in names]
 

@@ -143,7 +143,7 @@ class Strategy:
         return leaving
 
 
-def settled(directions: Array) -> Array:
+def canonical_rotation(directions: Array) -> Array:
     """Return the orthogonal matrix W that makes W @ rows unique for the span of the rows.
 
     The rows are orthonormal, shape (r, m), and W has shape (r, r).
@@ -178,7 +178,7 @@ MeasuredPart = tuple[Space, tuple[tuple[Axes, Strategy], ...], float]
 Placed = tuple[Space, int]
 
 
-def dearest_cell(parts: Iterable[MeasuredPart], law: str) -> float:
+def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
     """Return an upper bound on the joint sensitivity of several strategies.
 
     This is the maximum over cells of their summed costs.

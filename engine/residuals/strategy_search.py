@@ -128,7 +128,7 @@ class Search:
         weights: Array = (mass / problem.multiplicity)[problem.orbit] / mass.sum()
         return weights
 
-    def run(self, known: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
+    def run(self, warm_start: Array | None = None, near: Array | None = None, watch: Watch | None = None) -> Solution:
         """Return the strategy.
 
         Parameters
@@ -140,9 +140,9 @@ class Search:
         """
         with threads_for(self.factor.rank):
             problem = self.problem()
-            if known is not None and usable(problem, known) and self._proves(problem, known):
-                return problem.solution(known, "optimal")
-            first = start(problem, near if known is None else known)
+            if warm_start is not None and is_usable(problem, warm_start) and self._proves(problem, warm_start):
+                return problem.solution(warm_start, "optimal")
+            first = start(problem, near if warm_start is None else warm_start)
             mass, status = problem.maximise(self.options, first, watch=watch)
             best = problem.solution(mass, status)
             # the initial weights may have misled the search: repeat it from uniform ones
@@ -174,7 +174,7 @@ class Search:
             return problem.solution(mass, status)
 
 
-def usable(problem: DualProblem, mass: Array | None) -> bool:
+def is_usable(problem: DualProblem, mass: Array | None) -> bool:
     """Return whether an array is a valid vector of weights for a problem.
 
     Its shape must be (orbits,).
@@ -192,7 +192,7 @@ def start(problem: DualProblem, near: Array | None) -> Array | None:
 
     Without the mixture zero weights would stay zero.
     """
-    if near is None or not usable(problem, near):
+    if near is None or not is_usable(problem, near):
         return None
     mixed: Array = (1.0 - UNIFORM_SHARE) * near + UNIFORM_SHARE * problem.multiplicity / problem.multiplicity.sum()
     return mixed
@@ -232,7 +232,7 @@ class Cost:
 
     seconds: float
     peak: float
-    kept: float
+    saved: float
     turns: bool = False
 
 
@@ -254,7 +254,7 @@ def low_rank_cost(
     step_cost = blocks * ((4.0 * part**2 + 24.0 * part) * orbits / PRODUCTS + 12.0 * part**3 / EIGEN) + 3e-5
     seconds = steps * step_cost + (6.0 * rank * rank + 40.0 * rank) * cells / PRODUCTS
     strategy_bytes = 8.0 * rank * (cells + 2.0 * dimension)
-    return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), kept=strategy_bytes)
+    return Cost(seconds=seconds, peak=dense_bytes(rank, dimension, cells), saved=strategy_bytes)
 
 
 def full_rank_cost(
@@ -289,10 +289,10 @@ def full_rank_cost(
     )
     seconds = steps * step_cost + setup_seconds + 1e-3
     strategy_bytes = 8.0 * dimension * (cells + 2.0 * dimension)
-    return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), kept=strategy_bytes)
+    return Cost(seconds=seconds, peak=dense_bytes(dimension, dimension, cells), saved=strategy_bytes)
 
 
-def turns_cost(sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]) -> Cost:
+def alternating_cost(sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers: Sequence[Array | None]) -> Cost:
     """Return the cost of an alternating search over the attributes.
 
     ``ranks`` has the number of rows of every factor that couples attributes; centers have shape
@@ -303,4 +303,4 @@ def turns_cost(sizes: tuple[int, ...], ranks: Sequence[int], gap: float, centers
     seconds = TURNS * math.fsum(c.seconds for c in axis_costs) + TURNS * 4.0 * entries * sum(sizes) / PRODUCTS
     seconds += 12.0 * (MET + sum(ranks)) * MET**2 / EIGEN if ranks else 0.0
     peak = max(c.peak for c in axis_costs) + 8.0 * (8.0 * entries + (3.0 * (MET + sum(ranks)) * MET if ranks else 0.0))
-    return Cost(seconds=seconds, peak=peak, kept=math.fsum(c.kept for c in axis_costs), turns=True)
+    return Cost(seconds=seconds, peak=peak, saved=math.fsum(c.saved for c in axis_costs), turns=True)

@@ -14,14 +14,22 @@ from typing import Any
 from engine._arrays import Array
 from engine._threads import SMALL, threads_for
 from engine.errors import LimitExceeded
-from engine.residuals.alternating import Searched, Turns
-from engine.residuals.cache import Hints, SolveCache, nearest
+from engine.residuals.alternating import AlternatingSearch, Searched
+from engine.residuals.cache import Hints, SolveCache, most_similar
 from engine.residuals.decomposition import Factor, Subworkload, merge_shape
 from engine.residuals.dual_solver import Options, Solution, Watch
-from engine.residuals.kronecker_sums import Merged, assemble, merge, units
-from engine.residuals.parallel import MIN_PARALLEL_S, Task, configured, search_all, workers_for
+from engine.residuals.kronecker_sums import Merged, assemble, axis_partition, merge_terms
+from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.split import Axes, Complement, digest
-from engine.residuals.strategy_search import TURNS, Cost, Search, dense_bytes, full_rank_cost, low_rank_cost, turns_cost
+from engine.residuals.strategy_search import (
+    TURNS,
+    Cost,
+    Search,
+    alternating_cost,
+    dense_bytes,
+    full_rank_cost,
+    low_rank_cost,
+)
 
 # prefix of the recorded status of an alternating search over parts that are coupled by factors
 COUPLED_PREFIX = "in turns"
@@ -126,7 +134,7 @@ class SubworkloadSolver:
         turns, (sets, note) = 1, self._sets(sub) if len(terms) > 1 else ([], "")
         if note == COUPLED_PREFIX:
             rows = [len(self.factors[k].matrix) for t in sub.terms for a, k in t.factors if len(a) > 1]
-            return turns_cost(sub.sizes, rows, self.options.gap, sub.centers)
+            return alternating_cost(sub.sizes, rows, self.options.gap, sub.centers)
         if sets:
             turns = len(terms) + TURNS  # one search per term for the bound, then the sweeps
             pieces = [(axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets]
@@ -147,13 +155,13 @@ class SubworkloadSolver:
         return Cost(
             seconds=turns * math.fsum(c.seconds for c in costs) + 1e-4,
             peak=max((c.peak for c in costs), default=0.0),
-            kept=math.fsum(c.kept for c in costs),
+            saved=math.fsum(c.saved for c in costs),
             turns=bool(sets),
         )
 
     def solve(self, sub: Subworkload) -> SpaceSolution:
         """Return the strategy of one subworkload, optimal if a dense search fits into the limits."""
-        terms = merge(sub, self.factors)
+        terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         is_joint = bool(sub.spaces or sub.complements)
         if len(terms) == 1 and not is_joint:
@@ -185,7 +193,7 @@ class SubworkloadSolver:
         """
         if sub.spaces or sub.complements:
             return [], ""
-        uncoupled = units([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
+        uncoupled = axis_partition([(1.0, t.factors) for t in sub.terms], len(sub.sizes))
         single_axes: list[Axes] = [(a,) for a in range(len(sub.sizes))]
         needed = dense_bytes(sub.dimension, sub.dimension, math.prod(sub.sizes))
         if self.recorded is not None:  # a stored plan is rebuilt: its status records the kind of search
@@ -271,7 +279,7 @@ class SubworkloadSolver:
         if solution is None:
             # weights of an equal search may prove the gap at once; those of a similar one are a
             # warm start
-            solution = search.run(self.cache.weights(search), nearest(self.hints, search), self.watch)
+            solution = search.run(self.cache.weights(search), most_similar(self.hints, search), self.watch)
             self._store(search, solution)
         return solution
 
@@ -294,7 +302,7 @@ class SubworkloadSolver:
         ``tell`` is called with the fraction of the searches that ended, and may raise to cancel.
         """
         order = sorted(range(len(subs)), key=lambda i: -costs[i].seconds)
-        if math.fsum(c.seconds for c in costs) <= MIN_PARALLEL_S and workers is None and not configured():
+        if math.fsum(c.seconds for c in costs) <= MIN_PARALLEL_S and workers is None and not is_configured():
             return
         outstanding = [i for i in order if self._unsolved(subs[i])]
         seconds, largest = (
@@ -317,7 +325,7 @@ class SubworkloadSolver:
                         searches[search.key] = search
                         seen.add(search.key)
                         stored_weights = self.cache.weights(search) if self.cache is not None else None
-                        yield Task(search=search, known=stored_weights, near=nearest(self.hints, search))
+                        yield Task(search=search, warm_start=stored_weights, near=most_similar(self.hints, search))
 
         for key, solution in search_all(
             tasks(), number, self.options.deadline, lambda done: tell(min(done / count, 1.0))
@@ -327,7 +335,7 @@ class SubworkloadSolver:
 
     def _unsolved(self, sub: Subworkload) -> list[Search]:
         """Return the searches of a subworkload that workers may run and that have no stored result."""
-        terms = merge(sub, self.factors)
+        terms = merge_terms(sub, self.factors)
         axes = tuple(range(len(sub.sizes)))
         if sub.spaces or sub.complements:
             searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
@@ -356,7 +364,7 @@ class SubworkloadSolver:
                 self.endings[-1] = f"{note}: {self.endings[-1]}"
             return solution, lambda: self._search(factor, centers).cell_weights(solution.dual)
 
-        alternation = Turns(terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search)
+        alternation = AlternatingSearch(terms=terms, sets=sets, sizes=sub.sizes, centers=sub.centers, search=search)
         with threads_for(max(sub.sizes)):
             alternation.run()
         return SpaceSolution(

@@ -4,11 +4,11 @@ from engine.workload.attribute import Attribute
 from engine.workload.families import Circular, Custom, Family, Marginal, Range, Suffix, Width
 from engine.workload.schema import Schema
 from engine.workload.schema_draft import DraftSchema
-from engine.workload.schema_io import USUAL_MISSING
-from engine.workload.workload import Group, Part, Workload, subsets, whole_group
+from engine.workload.schema_io import DEFAULT_MISSING_TEXTS
+from engine.workload.workload import Group, Part, Workload, joint_part, subsets
 
 __all__ = [
-    "USUAL_MISSING",
+    "DEFAULT_MISSING_TEXTS",
     "Attribute",
     "Circular",
     "Custom",
@@ -22,6 +22,6 @@ __all__ = [
     "Suffix",
     "Width",
     "Workload",
+    "joint_part",
     "subsets",
-    "whole_group",
 ]

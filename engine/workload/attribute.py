@@ -25,7 +25,7 @@ from itertools import islice, pairwise
 from numbers import Integral, Real
 from typing import Any
 
-from engine._format import MAX_NAME, plain, shown
+from engine._format import MAX_NAME, quote_public, shortest_text
 from engine.errors import SchemaError
 from engine.workload.calendar import MAX_YEAR, UNITS, Period, cell_label, check_format, first_day, read_period
 from engine.workload.schema_io import ALL_KEYS, DATE_KEYS, DATE_KIND, FORBIDDEN, MAX_LABEL, check_text, parse_row
@@ -105,14 +105,14 @@ class Attribute:
 
         Values are compared with labels and `missing_values` as exact texts, including case and spaces.
         """
-        texts = sequence(labels, f"labels of attribute {shown(name)}", "a list of texts")
+        texts = sequence(labels, f"labels of attribute {quote_public(name)}", "a list of texts")
         for extra in (other, missing):
             if extra is not None and extra not in texts:
                 texts.append(extra)
         codes = _missing_texts(name, missing_values)
         if ambiguous := [text for text in codes if text in texts and text != missing]:
             raise SchemaError(
-                f"attribute {shown(name)} has {shown(ambiguous[0])} as a label and among its missing_values; "
+                f"attribute {quote_public(name)} has {quote_public(ambiguous[0])} as a label and among its missing_values; "
                 "remove one of them, or make it the label of missing values"
             )
         return cls(
@@ -153,10 +153,10 @@ class Attribute:
         >>> Attribute.numeric("pay", [0, 1000, 5000], decimal=",", thousands=".", missing_values=("NA", "-9")).thousands
         '.'
         """
-        subject = f"edges of attribute {shown(name)}"
+        subject = f"edges of attribute {quote_public(name)}"
         entries = sequence(edges, subject, "a list of numbers")
         numbers = [edge if type(edge) is float and edge else _number(edge, subject) for edge in entries]
-        value = None if missing is None else _number(missing, f"missing of attribute {shown(name)}")
+        value = None if missing is None else _number(missing, f"missing of attribute {quote_public(name)}")
         return cls(
             name=name,
             kind="numeric",
@@ -204,9 +204,9 @@ class Attribute:
         >>> quarter.size, quarter.label(0), quarter.label(5)
         (6, '2023-Q4', 'unknown')
         """
-        who = f"attribute {shown(name)}"
+        who = f"attribute {quote_public(name)}"
         if unit not in UNITS:
-            raise SchemaError(f"{who} has cells of one {shown(unit)}; the units are {', '.join(UNITS)}")
+            raise SchemaError(f"{who} has cells of one {quote_public(unit)}; the units are {', '.join(UNITS)}")
         first, last = (_cell_of(value, unit, f"{what} of {who}") for what, value in (("start", start), ("stop", stop)))
         return cls(
             name=name,
@@ -228,9 +228,9 @@ class Attribute:
 
     def __post_init__(self) -> None:
         check_text(self.name, "attribute name", MAX_NAME)
-        who = f"attribute {shown(self.name)}"
+        who = f"attribute {quote_public(self.name)}"
         if self.kind not in KINDS:
-            raise SchemaError(f"{who} has kind {shown(self.kind)}; the kinds are 'categorical' and 'numeric'")
+            raise SchemaError(f"{who} has kind {quote_public(self.kind)}; the kinds are 'categorical' and 'numeric'")
         if not isinstance(self.size, Integral) or isinstance(self.size, bool):
             raise SchemaError(f"{who} has a size of type {type(self.size).__name__}; give a whole number of cells")
         object.__setattr__(self, "size", int(self.size))
@@ -276,10 +276,10 @@ class Attribute:
             object.__setattr__(self, "labels", tuple(map(str, labels)))
         if len(set(labels)) < len(labels):
             repeated = Counter(labels).most_common(1)[0][0]
-            raise SchemaError(f"{who} has the label {shown(repeated)} twice; remove one of them")
+            raise SchemaError(f"{who} has the label {quote_public(repeated)} twice; remove one of them")
         for key, value in (("other", self.other), ("missing", self.missing)):
             if value is not None and value not in labels:
-                raise SchemaError(f"{who} has {key}={shown(value)}, which is not among its labels; add it")
+                raise SchemaError(f"{who} has {key}={quote_public(value)}, which is not among its labels; add it")
 
     def _check_edges(self, who: str) -> None:
         if self.kind != "numeric":
@@ -310,9 +310,11 @@ class Attribute:
                     f"{MAX_INTEGER:,}; change that number, or leave integer out"
                 )
         if self.decimal not in (None, *DECIMALS):
-            raise SchemaError(f"{who} has the decimal sign {shown(self.decimal)}; give one of {' '.join(DECIMALS)}")
+            raise SchemaError(
+                f"{who} has the decimal sign {quote_public(self.decimal)}; give one of {' '.join(DECIMALS)}"
+            )
         if self.thousands not in (None, *THOUSANDS):
-            raise SchemaError(f"{who} has the thousands sign {shown(self.thousands)}; give . , ' or a blank")
+            raise SchemaError(f"{who} has the thousands sign {quote_public(self.thousands)}; give . , ' or a blank")
         if self.thousands == (self.decimal or "."):
             raise SchemaError(f"{who} has the same sign for decimals and thousands; give the decimal sign too")
 
@@ -351,7 +353,7 @@ class Attribute:
     @cached_property
     def first_cell(self) -> int:
         """Calendar number of the first cell of dates, as in `engine.workload.calendar`."""
-        return _cell_of(self.start, self.unit or "", f"start of {shown(self.name)}")
+        return _cell_of(self.start, self.unit or "", f"start of {quote_public(self.name)}")
 
     @property
     def date_cells(self) -> int:
@@ -385,10 +387,10 @@ class Attribute:
         '2..5'
         """
         if not 0 <= first <= last < self.size:
-            raise SchemaError(f"attribute {shown(self.name)} has the cells 0..{self.size - 1}; stay inside them")
+            raise SchemaError(f"attribute {quote_public(self.name)} has the cells 0..{self.size - 1}; stay inside them")
         if self.edges is not None:
             closing = "]" if last == self.size - 1 else ")"
-            return f"[{plain(self.edges[first])}, {plain(self.edges[last + 1])}{closing}"
+            return f"[{shortest_text(self.edges[first])}, {shortest_text(self.edges[last + 1])}{closing}"
         start, stop = (self._cell_text(first), self._cell_text(last))
         # the cell for missing values follows the dates but is not a date
         if first < last and self.is_dated and last == self.date_cells:
@@ -445,18 +447,20 @@ class Attribute:
         unknown = [key for key in document if key not in ALL_KEYS]
         if unknown:
             keys = ", ".join(ALL_KEYS)
-            raise SchemaError(f"an attribute has the unknown key {shown(unknown[0])}; the keys are {keys}")
+            raise SchemaError(f"an attribute has the unknown key {quote_public(unknown[0])}; the keys are {keys}")
         options = {key: value for key, value in document.items() if value is not None}
         name, kind = options.pop("name", None), options.pop("kind", None)
         check_text(name, "attribute name", MAX_NAME)
         domains = options.keys() & {"labels", "edges"}
         dated = kind == DATE_KIND
         if len(domains) + dated > 1 or not (domains or dated or "size" in options):
-            raise SchemaError(f"attribute {shown(name)} needs exactly one of size, labels and edges, or dates")
+            raise SchemaError(f"attribute {quote_public(name)} needs exactly one of size, labels and edges, or dates")
         size = options.pop("size", None)
         if dated:
             if not {"start", "stop", "unit"} <= options.keys():
-                raise SchemaError(f"attribute {shown(name)} has the kind 'dates', which needs start, stop and unit")
+                raise SchemaError(
+                    f"attribute {quote_public(name)} has the kind 'dates', which needs start, stop and unit"
+                )
             attribute = _build_attribute(
                 partial(cls.dates, name, options.pop("start")), options.pop("stop"), options, name
             )
@@ -469,10 +473,12 @@ class Attribute:
             attribute = cls(name=name, kind=kind, size=size, **options)
         if kind != attribute.kind:
             raise SchemaError(
-                f"attribute {shown(name)} has kind {shown(kind)}; labels need 'categorical', edges need 'numeric'"
+                f"attribute {quote_public(name)} has kind {quote_public(kind)}; labels need 'categorical', edges need 'numeric'"
             )
         if size is not None and (type(size) is not int or size != attribute.size):
-            raise SchemaError(f"attribute {shown(name)} has a size that differs from its {attribute.size:,} cells")
+            raise SchemaError(
+                f"attribute {quote_public(name)} has a size that differs from its {attribute.size:,} cells"
+            )
         return attribute
 
 
@@ -510,7 +516,7 @@ def _missing_texts(name: str, texts: Any) -> tuple[str, ...]:
     """Return the texts for missing values as a checked tuple; raise SchemaError."""
     if texts == ():
         return ()
-    who = f"attribute {shown(name)}"
+    who = f"attribute {quote_public(name)}"
     entries = tuple(sequence(texts, f"missing_values of {who}", "a list of texts"))
     if len(entries) > _MAX_MISSING_VALUES:
         raise SchemaError(f"{who} has more than {_MAX_MISSING_VALUES:,} texts that mean missing; leave some out")
@@ -530,7 +536,7 @@ def _cell_of(value: Any, unit: str, what: str) -> int:
     number = None if period is None else period.number(unit)
     if period is None or number is None:
         raise SchemaError(
-            f"{what} is {shown(value)}; give a date such as 2024-03-15, or a {unit} as ISO 8601 writes it"
+            f"{what} is {quote_public(value)}; give a date such as 2024-03-15, or a {unit} as ISO 8601 writes it"
         )
     if period.day.year > MAX_YEAR:
         raise SchemaError(f"{what} is after the year {MAX_YEAR}; give an earlier date, and clip later dates")
@@ -542,6 +548,6 @@ def _build_attribute(build: Callable[..., Attribute], domain: Any, options: dict
         return build(domain, **options)
     except TypeError:
         raise SchemaError(
-            f"attribute {shown(name)} mixes options: labels go with other and missing, edges with missing, clip, "
+            f"attribute {quote_public(name)} mixes options: labels go with other and missing, edges with missing, clip, "
             "integer, decimal and thousands, dates with missing, clip and date_format"
         ) from None

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import SchemaError
 
 UNITS = ("year", "quarter", "month", "day")  # from coarse to fine
@@ -171,7 +171,7 @@ def check_format(date_format: str, unit: str, who: str) -> None:
         or len(set(keys)) < len(keys)
     ):
         raise SchemaError(
-            f"{who} has the date format {shown(date_format)}; use {allowed}, each once, in at most "
+            f"{who} has the date format {quote_public(date_format)}; use {allowed}, each once, in at most "
             f"{_MAX_FORMAT_LENGTH} characters"
         )
     if absent := [f"%{key}" for key in _REQUIRED_DIRECTIVES[unit] if key not in keys]:

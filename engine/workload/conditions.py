@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import plain
+from engine._format import shortest_text
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.families import Custom, Family
@@ -125,7 +125,7 @@ def negation(part: Condition) -> Condition:
 
 def text(condition: Condition) -> str:
     """Return the condition in the language of `predicates`."""
-    return joined(factors(condition))
+    return conjunction(factors(condition))
 
 
 def factors(condition: Condition) -> list[str]:
@@ -136,16 +136,16 @@ def factors(condition: Condition) -> list[str]:
     return [*cells, *condition.texts]
 
 
-def joined(parts: Sequence[str]) -> str:
+def conjunction(parts: Sequence[str]) -> str:
     """Return the conjunction of predicate texts.
 
     >>> joined(["age < 20", "code == 1 or code == 7"]), joined([])
     ('age < 20 and (code == 1 or code == 7)', 'True')
     """
-    return parts[0] if len(parts) == 1 else " and ".join(map(closed, parts)) or "True"
+    return parts[0] if len(parts) == 1 else " and ".join(map(parenthesize, parts)) or "True"
 
 
-def closed(part: str) -> str:
+def parenthesize(part: str) -> str:
     """Return a predicate text, in parentheses if "and" would bind more strongly than its "or"."""
     return f"({part})" if " or " in _QUOTED_TEXT.sub("", part) else part
 
@@ -172,14 +172,16 @@ def cells_text(attribute: Attribute, inside: Inside) -> str:
         return f"{name} {'in' if list_inside else 'not in'} [{', '.join(values)}]"
     if len(gap_starts) < len(starts):
         complement = cells_text(attribute, outside)
-        return f"not {closed(complement)}"
+        return f"not {parenthesize(complement)}"
     return " or ".join(_run_predicate(attribute, int(a), int(b)) for a, b in zip(starts, stops, strict=True))
 
 
 def families(condition: Condition) -> dict[str, str | Family]:
     """Return the single-query family of each single-attribute factor of a condition."""
     return {
-        name: "total" if cells.inside.all() else Custom(predicates=[closed(cells_text(cells.attribute, cells.inside))])
+        name: "total"
+        if cells.inside.all()
+        else Custom(predicates=[parenthesize(cells_text(cells.attribute, cells.inside))])
         for name, cells in condition.cells.items()
     }
 
@@ -236,8 +238,8 @@ def _run_predicate(attribute: Attribute, first: int, end: int) -> str:
         low, high = f"{first} <= ", f" <= {end - 1}"
         lower_bound = f"{name} >= {first}"
     else:
-        low, high = f"{plain(edges[first])} <= ", f" < {plain(edges[end])}" if end < n else ""
-        lower_bound = f"{name} >= {plain(edges[first])}"
+        low, high = f"{shortest_text(edges[first])} <= ", f" < {shortest_text(edges[end])}" if end < n else ""
+        lower_bound = f"{name} >= {shortest_text(edges[first])}"
     if end == n:
         return lower_bound
     return f"{name}{high}" if first == 0 else f"{low}{name}{high}"

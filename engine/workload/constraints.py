@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import cost, set_name, shown
+from engine._format import cost, quote_public, set_name
 from engine.errors import SchemaError, WorkloadError
 from engine.privacy import Budget
 from engine.workload.attribute import Attribute, sequence
@@ -36,7 +36,7 @@ MOST_CELLS = 2**20
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Impossible:
+class JointConstraint:
     """Joint distribution that satisfies constraints on some attributes.
 
     Attributes
@@ -70,7 +70,7 @@ def checked_rules(rules: Any) -> tuple[str, ...]:
     return texts
 
 
-def read_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> tuple[Impossible, ...]:
+def read_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> tuple[JointConstraint, ...]:
     """Return the structural zeros of rules, one entry per connected component of shared attributes.
 
     Raises
@@ -92,7 +92,7 @@ def read_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> tuple[I
     return tuple(_combine_rules(texts, [attributes[i] for i in sorted(positions)]) for positions, texts in components)
 
 
-def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Impossible:
+def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> JointConstraint:
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
@@ -107,12 +107,12 @@ def _combine_rules(rules: Sequence[str], attributes: Sequence[Attribute]) -> Imp
             raise SchemaError(f"a rule of impossible cells: {error}") from None
         if not excluded.any():
             raise SchemaError(
-                f"the rule of impossible cells {shown(rule)} holds for no cell; correct it, or leave it out"
+                f"the rule of impossible cells {quote_public(rule)} holds for no cell; correct it, or leave it out"
             )
         cells |= excluded
     if cells.all():
         raise SchemaError(f"the rules of impossible cells leave nothing possible on {set_name(names)}; correct one")
-    return Impossible(names=names, share=~cells / np.count_nonzero(~cells))
+    return JointConstraint(names=names, share=~cells / np.count_nonzero(~cells))
 
 
 _MAX_INVARIANTS, _MAX_TOTAL = 100, 2**50
@@ -216,8 +216,8 @@ def _checked_invariant(attributes: Any, values: Any, sizes: Mapping[str, int]) -
 
 
 def joint_facts(
-    zeros: Sequence[Impossible], invariants: Sequence[Invariant], attributes: Sequence[Attribute]
-) -> tuple[Impossible, ...]:
+    zeros: Sequence[JointConstraint], invariants: Sequence[Invariant], attributes: Sequence[Attribute]
+) -> tuple[JointConstraint, ...]:
     """Combine structural zeros and invariants, one entry per connected component of shared attributes.
 
     Raises
@@ -226,8 +226,8 @@ def joint_facts(
     """
     if not invariants:
         return tuple(zeros)
-    components: list[tuple[set[str], list[Impossible], list[Invariant]]] = []
-    singles: list[tuple[set[str], list[Impossible], list[Invariant]]] = [(set(z.names), [z], []) for z in zeros]
+    components: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = []
+    singles: list[tuple[set[str], list[JointConstraint], list[Invariant]]] = [(set(z.names), [z], []) for z in zeros]
     singles += [(set(one.attributes), [], [one]) for one in invariants if one.attributes]
     for names, rules, exact in singles:
         for other in [component for component in components if component[0] & names]:
@@ -240,8 +240,8 @@ def joint_facts(
 
 
 def _combine_facts(
-    attributes: Sequence[Attribute], rules: Sequence[Impossible], exact: Sequence[Invariant]
-) -> Impossible:
+    attributes: Sequence[Attribute], rules: Sequence[JointConstraint], exact: Sequence[Invariant]
+) -> JointConstraint:
     names, shape = tuple(a.name for a in attributes), tuple(a.size for a in attributes)
     if math.prod(shape) > MOST_CELLS:
         raise SchemaError(
@@ -261,10 +261,10 @@ def _combine_facts(
     table = _proportional_fitting(start, margins, names)
     if table is None:
         table = _maximal_support_table(start > 0.0, margins, names)
-    return Impossible(names=names, share=table / table.sum())
+    return JointConstraint(names=names, share=table / table.sum())
 
 
-def promise_beside(budget: Budget, exact: str) -> str:
+def promise_with_invariants(budget: Budget, exact: str) -> str:
     """Return the guarantee of a budget with invariants, which the text ``exact`` names.
 
     From exact totals and all other records an adversary infers that a person is present. The remaining
@@ -281,7 +281,7 @@ def promise_beside(budget: Budget, exact: str) -> str:
     )
 
 
-def meaning_beside(budget: Budget, exact: str, *, curve: bool = True) -> str:
+def meaning_with_invariants(budget: Budget, exact: str, *, curve: bool = True) -> str:
     """Return the privacy definition of a budget with invariants, which the text ``exact`` names.
 
     Source: Subspace Differential Privacy (Gao, Gong and Yu 2021).

@@ -7,7 +7,7 @@ import datetime
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import shown
+from engine._format import quote_public
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 from engine.workload.calendar import read_period
@@ -42,12 +42,12 @@ def compared_dates(
     cell = np.arange(attribute.size)
     if constant == attribute.missing:
         if sign not in ("=", "<>"):
-            raise WorkloadError(f"{shown(constant)} is not a date, so {sign} is undefined. Use = or <>.")
+            raise WorkloadError(f"{quote_public(constant)} is not a date, so {sign} is undefined. Use = or <>.")
         return (cell == attribute.date_cells) == (sign == "="), np.array([], np.intp)
     period = read_period(constant)
     if period is None:
         raise WorkloadError(
-            f"'{attribute.name}' has dates, but {shown(constant)} is not a date. Write it as in "
+            f"'{attribute.name}' has dates, but {quote_public(constant)} is not a date. Write it as in "
             f"'{attribute.label(0)}' or '{attribute.days(0)[0]}'."
         )
     if attribute.unit == "day":

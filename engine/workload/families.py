@@ -27,8 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array, Index
-from engine._format import near_matches, plain
-from engine._validation import positive, whole
+from engine._format import near_matches, shortest_text
+from engine._validation import check_int, check_positive
 from engine.errors import WorkloadError
 from engine.workload.attribute import Attribute
 
@@ -193,7 +193,11 @@ def run_text(attribute: Attribute, first: int, end: int) -> str:
     if attribute.edges is not None:
         low, high = attribute.edges[first], attribute.edges[end]
         closing = "<=" if end == n else "<"
-        return f"{name} {closing} {plain(high)}" if first == 0 else f"{plain(low)} <= {name} {closing} {plain(high)}"
+        return (
+            f"{name} {closing} {shortest_text(high)}"
+            if first == 0
+            else f"{shortest_text(low)} <= {name} {closing} {shortest_text(high)}"
+        )
     if text := _missing_text(attribute, first, end - 1):
         return text
     low_text, high_text = attribute.label(first), attribute.label(end - 1)
@@ -255,7 +259,7 @@ class Prefix(Intervals):
         (attribute,) = attributes
         if attribute.edges is not None:
             closing = "<=" if index + 1 == attribute.size else "<"
-            return f"{attribute.name} {closing} {plain(attribute.edges[index + 1])}"
+            return f"{attribute.name} {closing} {shortest_text(attribute.edges[index + 1])}"
         return _missing_text(attribute, 0, index) or f"{attribute.name} <= {attribute.label(index)}"
 
 
@@ -278,7 +282,7 @@ class Suffix(Intervals):
 
     def text(self, attributes: Sequence[Attribute], index: int) -> str:
         (attribute,) = attributes
-        start = plain(attribute.edges[index]) if attribute.edges is not None else attribute.label(index)
+        start = shortest_text(attribute.edges[index]) if attribute.edges is not None else attribute.label(index)
         return _missing_text(attribute, index) or f"{attribute.name} >= {start}"
 
 
@@ -357,7 +361,7 @@ class Width(Intervals):
     meaning: ClassVar[str] = "How many records lie in each window of a fixed width?"
 
     def __post_init__(self) -> None:
-        whole("width", self.width)
+        check_int("width", self.width)
 
     def bind(self, attributes: Sequence[Attribute]) -> Family:
         super().bind(attributes)
@@ -458,10 +462,10 @@ class Random(Family):
     meaning: ClassVar[str] = "Counts of randomly chosen sets of cells, a workload without structure."
 
     def __init__(self, *, p: float = 0.3, count: int | None = None, seed: int = 0) -> None:
-        positive("probability p of random queries", p, below=1)
+        check_positive("probability p of random queries", p, below=1)
         if count is not None:
-            whole("count", count)
-        whole("seed of random queries", seed, 0, 2**63 - 1)
+            check_int("count", count)
+        check_int("seed of random queries", seed, 0, 2**63 - 1)
         object.__setattr__(self, "p", float(p))
         object.__setattr__(self, "queries", count)
         object.__setattr__(self, "seed", seed)
@@ -650,7 +654,7 @@ def family(value: str | Family) -> Family:
         ) from None
 
 
-def usual_family(kind: str) -> str:
+def default_family(kind: str) -> str:
     """Return the name of the default family for a kind of attribute.
 
     >>> usual_family("categorical"), usual_family("numeric")

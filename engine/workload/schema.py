@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine._format import MAX_NAME, near_matches, set_name, shown
-from engine._validation import whole
+from engine._format import MAX_NAME, near_matches, quote_public, set_name
+from engine._validation import check_int
 from engine.errors import EngineError, SchemaError
 from engine.privacy import Budget
 from engine.privacy.budget import MOST_ROWS
 from engine.workload.attribute import Attribute, sequence
 from engine.workload.constraints import (
-    Impossible,
     Invariant,
+    JointConstraint,
     checked_invariants,
     checked_rules,
     joint_facts,
-    meaning_beside,
-    promise_beside,
+    meaning_with_invariants,
+    promise_with_invariants,
     read_rules,
 )
 from engine.workload.schema_io import (
@@ -49,7 +49,7 @@ _OPTIONAL_KEYS = ("person", "rows_per_person", "impossible", "invariants")
 
 
 def _person_attribute_message(name: str) -> str:
-    return f"the person column {shown(name)} is also an attribute; identifiers cannot be counted. Give another column"
+    return f"the person column {quote_public(name)} is also an attribute; identifiers cannot be counted. Give another column"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Schema:
             if not isinstance(attribute, Attribute):
                 raise SchemaError(f"a schema holds Attribute objects; one is of type {type(attribute).__name__}")
             if attribute.name in by_name:
-                raise SchemaError(f"the attribute {shown(attribute.name)} occurs twice; rename or remove one")
+                raise SchemaError(f"the attribute {quote_public(attribute.name)} occurs twice; rename or remove one")
             by_name[attribute.name] = attribute
         if person is not None:
             check_text(person, "person column", MAX_NAME)
@@ -112,7 +112,7 @@ class Schema:
                 raise SchemaError(_person_attribute_message(person))
         if rows_per_person is not None:
             subject = "number of rows per person in the schema"
-            rows_per_person = whole(subject, rows_per_person, 1, MOST_ROWS, error=SchemaError)
+            rows_per_person = check_int(subject, rows_per_person, 1, MOST_ROWS, error=SchemaError)
         object.__setattr__(self, "person", person)
         object.__setattr__(self, "rows_per_person", rows_per_person)
         object.__setattr__(self, "attributes", checked_attributes)
@@ -154,7 +154,7 @@ class Schema:
         attribute = self._by_name.get(name) if isinstance(name, str) else None
         if attribute is None:
             near = near_matches(name, self.names)
-            raise SchemaError(f"no attribute {shown(name)} among the {len(self):,} of this schema{near}")
+            raise SchemaError(f"no attribute {quote_public(name)} among the {len(self):,} of this schema{near}")
         return attribute
 
     def named(self, names: str | Iterable[str], *, error: type[EngineError] = SchemaError) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Schema:
         """
         requested = (names,) if isinstance(names, str) else names
         if not isinstance(requested, Iterable) or isinstance(requested, (bytes, Mapping)):
-            raise error(f"Names of attributes cannot be {shown(names)}. Give a name, or a list of names.")
+            raise error(f"Names of attributes cannot be {quote_public(names)}. Give a name, or a list of names.")
         checked = tuple(self[name].name for name in requested)
         if len(set(checked)) != len(checked):
             raise error(f"A set of attributes has a name twice: {', '.join(checked)}. Name each once.")
@@ -270,7 +270,7 @@ class Schema:
 
     def promise(self, budget: Budget) -> str:
         """Return the privacy guarantee of a budget for one person in the records, as a sentence."""
-        return promise_beside(budget, self.exact_text) if self.invariants else budget.promise
+        return promise_with_invariants(budget, self.exact_text) if self.invariants else budget.promise
 
     def meaning(self, budget: Budget, *, curve: bool = True) -> str:
         """Return the privacy definition of a budget in one line.
@@ -282,16 +282,16 @@ class Schema:
         'Subspace differential privacy'
         """
         if self.invariants:
-            return meaning_beside(budget, self.exact_text, curve=curve)
+            return meaning_with_invariants(budget, self.exact_text, curve=curve)
         return budget.describe(curve=curve)
 
     @cached_property
-    def structural_zeros(self) -> tuple[Impossible, ...]:
+    def structural_zeros(self) -> tuple[JointConstraint, ...]:
         """Structural zeros from the rules; rules that share attributes are combined."""
         return read_rules(self.impossible, self.attributes) if self.impossible else ()
 
     @cached_property
-    def facts(self) -> tuple[Impossible, ...]:
+    def facts(self) -> tuple[JointConstraint, ...]:
         """Constraints from rules and invariants; those that share attributes are combined."""
         return joint_facts(self.structural_zeros, self.invariants, self.attributes)
 
@@ -309,7 +309,7 @@ class Schema:
         """
         return self._share(tuple(names), self.facts)
 
-    def _share(self, names: tuple[str, ...], facts: Sequence[Impossible]) -> npt.NDArray[np.float64]:
+    def _share(self, names: tuple[str, ...], facts: Sequence[JointConstraint]) -> npt.NDArray[np.float64]:
         constrained = {name for fact in facts for name in fact.names}
         share = np.full((1,) * len(names), 1.0 / self.cells(n for n in names if n not in constrained))
         for fact in facts:
@@ -322,21 +322,21 @@ class Schema:
         """Attributes in rules or invariants."""
         return frozenset(name for fact in self.facts for name in fact.names)
 
-    def person_column(self, given: str | None = None) -> str | None:
+    def person_column(self, column: str | None = None) -> str | None:
         """Return the person column: the declared one, or else ``given``.
 
         Raises
         ------
         SchemaError : if ``given`` differs from the declared column, or is an attribute.
         """
-        if given is not None and self.person is not None and given != self.person:
+        if column is not None and self.person is not None and column != self.person:
             raise SchemaError(
-                f"the person column is {shown(given)}, but the schema declares {shown(self.person)}; "
+                f"the person column is {quote_public(column)}, but the schema declares {quote_public(self.person)}; "
                 "leave it out, or correct the schema"
             )
-        if given is not None and given in self:
-            raise SchemaError(_person_attribute_message(given))
-        return self.person if given is None else given
+        if column is not None and column in self:
+            raise SchemaError(_person_attribute_message(column))
+        return self.person if column is None else column
 
     def other_rows(self, rows: int) -> str:
         """Return the consequence of a budget for another number of rows per person than declared.

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from engine._format import csv_start, header_name, shown
-from engine._validation import one_of
+from engine._format import csv_start, header_name, quote_public
+from engine._validation import check_choice
 from engine.errors import SchemaError
 from engine.workload.attribute import MAX_INTEGER, Attribute
 from engine.workload.schema import Schema
@@ -60,7 +60,9 @@ def no_attribute(what: str, reasons: Mapping[str, str]) -> SchemaError:
     >>> str(no_attribute("these records", {"id": "it has one value only"}))
     "No column of these records makes an attribute: 'id': it has one value only. Write the schema by hand."
     """
-    listed = "; ".join(f"{shown(name)}: {reason}" for name, reason in list(reasons.items())[:_MAX_LISTED_REASONS])
+    listed = "; ".join(
+        f"{quote_public(name)}: {reason}" for name, reason in list(reasons.items())[:_MAX_LISTED_REASONS]
+    )
     remainder = f"; and {len(reasons) - _MAX_LISTED_REASONS:,} more" if len(reasons) > _MAX_LISTED_REASONS else ""
     return SchemaError(f"No column of {what} makes an attribute: {listed}{remainder}. Write the schema by hand.")
 
@@ -78,7 +80,7 @@ def schema_template(names: Sequence[str]) -> str:
     return out.getvalue()
 
 
-def spanned(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
+def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> Attribute:
     """Return a numeric attribute for an integer range.
 
     It has one cell per integer, or 50 bins of equal width if there are more than 200 integers. With
@@ -106,7 +108,7 @@ def decimal_bins(name: str, low: float, high: float) -> Attribute:
     """
     smallest_step = (Fraction(high) - Fraction(low)) / _DECIMAL_BINS
     if float(smallest_step) <= 0.0:
-        raise SchemaError(f"the range of {shown(name)} is empty. Write a lower and a higher number")
+        raise SchemaError(f"the range of {quote_public(name)} is empty. Write a lower and a higher number")
     power = Fraction(10) ** math.floor(math.log10(smallest_step))
     step = next(step for factor in (1, 2, 5, 10) if (step := factor * power) >= smallest_step)
     first, last = math.floor(Fraction(low) / step), math.ceil(Fraction(high) / step)
@@ -156,7 +158,7 @@ def draft_from_dictionary(text: str | bytes, *, hold: str = "labels") -> DraftSc
     >>> draft.reasons
     {'job': 'line 5: fewer than two values. Write them all, or a range as 0-99'}
     """
-    one_of("content of the records", hold, HOLD, error=SchemaError)
+    check_choice("content of the records", hold, HOLD, error=SchemaError)
     reader = _Rows(text)
     positions = _header_positions(reader.header)
     if positions is None:
@@ -329,7 +331,7 @@ class _Column:
         if with_meaning and len(with_meaning) < len(pairs) and not _RANGE.fullmatch(pairs[0][0].strip()):
             part = next(code for code, equals, _ in pairs if not equals)
             self.reason = self.reason or (
-                f"line {line}: {shown(part)} has no code, unlike other values. Separate values by | or line breaks"
+                f"line {line}: {quote_public(part)} has no code, unlike other values. Separate values by | or line breaks"
             )
         if any("=" in meaning for _, meaning in with_meaning):
             self.reason = self.reason or f"line {line}: a value has more than one =. Separate values by |"
@@ -345,7 +347,7 @@ class _Column:
             return self._range(name, ranges[0], others)
         line = self.values[0][0] if self.values else self.line
         if len(self.values) == 1 and _OPEN_RANGE.fullmatch(self.values[0][1]):
-            code = shown(self.values[0][1])
+            code = quote_public(self.values[0][1])
             raise SchemaError(
                 f"line {line}: {code} is an open range. Write its last value, as in 0-85, or bins by hand"
             )
@@ -367,11 +369,11 @@ class _Column:
             number = int(code)
             if low <= number <= high:
                 raise SchemaError(
-                    f"line {other_line}: {shown(code)} is inside the range {shown(match[0])}. Write bins by hand"
+                    f"line {other_line}: {quote_public(code)} is inside the range {quote_public(match[0])}. Write bins by hand"
                 )
             if not _MISSING_LABEL.search(meaning):
                 raise SchemaError(
-                    f"line {other_line}: {shown(code)} is outside the range {shown(match[0])}, and its label does not "
+                    f"line {other_line}: {quote_public(code)} is outside the range {quote_public(match[0])}, and its label does not "
                     "denote a missing value. Write bins by hand"
                 )
             self.notes.append(f"line {other_line}: {code} = {meaning} is left out, so that rows with it are refused")
@@ -380,6 +382,8 @@ class _Column:
         try:
             if any("." in text for text in texts):
                 return decimal_bins(name, low, high)
-            return spanned(name, *sorted(map(int, texts)))
+            return integer_range(name, *sorted(map(int, texts)))
         except (SchemaError, OverflowError):
-            raise SchemaError(f"line {line}: {shown(match[0])} is not a range of numbers. Write bins by hand") from None
+            raise SchemaError(
+                f"line {line}: {quote_public(match[0])} is not a range of numbers. Write bins by hand"
+            ) from None

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine._format import csv_start, plain, shown
+from engine._format import csv_start, quote_public, shortest_text
 from engine._untrusted import parse_json
 from engine.errors import SchemaError
 
@@ -34,7 +34,7 @@ OPTIONAL_KEYS = ("integer", "missing_values", "decimal", "thousands", *DATE_KEYS
 ALL_KEYS = KEYS + OPTIONAL_KEYS
 TRUE_OR_FALSE = ("clip", "integer")
 # common texts for missing values: suggested to users, but never assumed
-USUAL_MISSING = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "<NA>", ".", "-", "--", "?")
+DEFAULT_MISSING_TEXTS = ("NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "<NA>", ".", "-", "--", "?")
 
 # Control characters, line separators, text-direction overrides and lone surrogates: they corrupt logs
 # and files, or make a label look like another label.
@@ -51,7 +51,7 @@ def check_text(text: Any, what: str, limit: int) -> None:
     if len(text) > limit:
         raise SchemaError(f"{what} has {len(text):,} characters; at most {limit:,} are allowed")
     if FORBIDDEN.search(text):
-        raise SchemaError(f"{what}, {shown(text)}, has control or direction characters; remove them")
+        raise SchemaError(f"{what}, {quote_public(text)}, has control or direction characters; remove them")
 
 
 def read_json(text: str | bytes) -> Any:
@@ -84,7 +84,7 @@ def write_csv(attributes: Iterable[dict[str, Any]]) -> str:
     for document in documents:
         cells = [_cell(document.get(key)) for key in keys]
         if max(map(len, cells)) > MAX_CSV_FIELD:
-            raise SchemaError(f"attribute {shown(document['name'])} is too long for a CSV cell; use JSON")
+            raise SchemaError(f"attribute {quote_public(document['name'])} is too long for a CSV cell; use JSON")
         writer.writerow(cells)
     return out.getvalue()
 
@@ -157,9 +157,9 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        return "|".join(_escaped(entry if isinstance(entry, str) else plain(entry)) for entry in value)
+        return "|".join(_escaped(entry if isinstance(entry, str) else shortest_text(entry)) for entry in value)
     if isinstance(value, float):
-        return _escaped(plain(value))
+        return _escaped(shortest_text(value))
     return _escaped(value) if isinstance(value, str) else str(value).lower()
 
 
@@ -205,4 +205,4 @@ def _parsed_number(text: str, kind: Any) -> Any:
             raise ValueError
         return kind(text)
     except ValueError:
-        raise SchemaError(f"{shown(text)} is no {'whole number' if kind is int else 'number'}") from None
+        raise SchemaError(f"{quote_public(text)} is no {'whole number' if kind is int else 'number'}") from None

@@ -27,8 +27,8 @@ import numpy.typing as npt
 from sqlglot import Dialect, Token, TokenType, exp
 from sqlglot.errors import SqlglotError
 
-from engine._format import MAX_NAME, near_matches, plain, shown
-from engine._validation import instance
+from engine._format import MAX_NAME, near_matches, quote_public, shortest_text
+from engine._validation import check_type
 from engine.errors import EngineError, WorkloadError
 from engine.workload import conditions
 from engine.workload.attribute import Attribute
@@ -73,12 +73,12 @@ class Columns:
         """Return the attribute of a column node; see `named` for the matching."""
         if (
             not isinstance(node, exp.Column)
-            or extra(node, "this", "table")
+            or extra_clauses(node, "this", "table")
             or not isinstance(node.this, exp.Identifier)
         ):
-            raise WorkloadError(f"{said(node)} is not the name of an attribute. Write the name alone.")
+            raise WorkloadError(f"{sql_text(node)} is not the name of an attribute. Write the name alone.")
         if node.table and node.table.casefold() not in self.qualifiers:
-            raise WorkloadError(f"{said(node)} names another table than FROM does. Write the column alone.")
+            raise WorkloadError(f"{sql_text(node)} names another table than FROM does. Write the column alone.")
         return self.named(node.name)
 
     def named(self, name: str) -> Attribute:
@@ -97,17 +97,20 @@ class Columns:
                 return matches[0]
             if matches:
                 raise WorkloadError(
-                    f"The column {shown(name)} could be {' or '.join(shown(a.name) for a in matches[:5])}. Write the "
+                    f"The column {quote_public(name)} could be {' or '.join(quote_public(a.name) for a in matches[:5])}. Write the "
                     "name exactly, in double quotes."
                 )
-        near = near_matches(name, self.schema.names) or f"; there are {', '.join(map(shown, self.schema.names[:8]))}"
+        near = (
+            near_matches(name, self.schema.names)
+            or f"; there are {', '.join(map(quote_public, self.schema.names[:8]))}"
+        )
         raise WorkloadError(
-            f"There is no attribute {shown(name)}{near}. Names with other signs than letters, digits and _ go in "
+            f"There is no attribute {quote_public(name)}{near}. Names with other signs than letters, digits and _ go in "
             "double quotes, texts in single quotes."
         )
 
 
-def said(node: exp.Expr | None, limit: int = 80) -> str:
+def sql_text(node: exp.Expr | None, limit: int = 80) -> str:
     """Return a piece of SQL for a message, in at most ``limit`` characters."""
     if node is None:
         return "nothing"
@@ -119,12 +122,12 @@ def said(node: exp.Expr | None, limit: int = 80) -> str:
     return sql if len(sql) <= limit else f"{sql[: limit - 3]}..."
 
 
-def extra(node: exp.Expr, *allowed: str) -> list[str]:
+def extra_clauses(node: exp.Expr, *allowed: str) -> list[str]:
     """Return the non-empty clauses of a node that are not in ``allowed``."""
     return [key for key, value in node.args.items() if value and key not in allowed]
 
 
-def read(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
+def translate_condition(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
     """Translate an expression to a condition.
 
     Raises
@@ -134,23 +137,25 @@ def read(node: exp.Expr, columns: Columns, depth: int = 0) -> Condition:
     if depth > MAX_DEPTH:
         raise WorkloadError(f"The condition is nested more than {MAX_DEPTH} levels deep. Write it flatter.")
     if isinstance(node, exp.Paren):
-        return read(node.this, columns, depth + 1)
+        return translate_condition(node.this, columns, depth + 1)
     if isinstance(node, (exp.And, exp.Or)):
-        parts = [read(part, columns, depth + 1) for part in node.flatten(unnest=False)]
+        parts = [translate_condition(part, columns, depth + 1) for part in node.flatten(unnest=False)]
         return conditions.both(parts) if isinstance(node, exp.And) else conditions.either(parts)
     if isinstance(node, exp.Not):
-        return conditions.negation(read(node.this, columns, depth + 1))
-    if isinstance(node, exp.Between) and not extra(node, "this", "low", "high"):
+        return conditions.negation(translate_condition(node.this, columns, depth + 1))
+    if isinstance(node, exp.Between) and not extra_clauses(node, "this", "low", "high"):
         low, high = node.args["low"], node.args["high"]
         sides = [_comparison(node.this, ">=", low, columns), _comparison(node.this, "<=", high, columns)]
         return conditions.both(sides)
-    if isinstance(node, exp.In) and not extra(node, "this", "expressions") and node.expressions:
+    if isinstance(node, exp.In) and not extra_clauses(node, "this", "expressions") and node.expressions:
         return conditions.either([_comparison(node.this, "=", item, columns) for item in node.expressions])
     if type(node) in _COMPARISON_SIGN:
         return _comparison(node.this, _COMPARISON_SIGN[type(node)], node.expression, columns)
     if isinstance(node, exp.Is):
-        raise WorkloadError(f"{said(node)}: every record lies in a cell. Name the cell that collects missing values.")
-    raise WorkloadError(f"{said(node)} cannot be asked here. {_ALLOWED_TEXT}.")
+        raise WorkloadError(
+            f"{sql_text(node)}: every record lies in a cell. Name the cell that collects missing values."
+        )
+    raise WorkloadError(f"{sql_text(node)} cannot be asked here. {_ALLOWED_TEXT}.")
 
 
 def _comparison(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) -> Condition:
@@ -183,7 +188,7 @@ def _constant(node: exp.Expr) -> str | int | float:
     if isinstance(node, exp.Neg):
         inner = _constant(node.this.unnest())
         if isinstance(inner, str):
-            raise WorkloadError(f"{said(node)} is not a number. Leave the sign or the quotes out.")
+            raise WorkloadError(f"{sql_text(node)} is not a number. Leave the sign or the quotes out.")
         return -inner
     if node.args.get("is_string"):
         return node.name
@@ -193,7 +198,7 @@ def _constant(node: exp.Expr) -> str | int | float:
             return int(node.name) if node.name.isascii() and node.name.isdigit() and value <= MAX_NUMBER else value
     except ValueError:
         pass
-    raise WorkloadError(f"{said(node)} is not a finite number. Write it in digits, such as 20 or 1.5.")
+    raise WorkloadError(f"{sql_text(node)} is not a finite number. Write it in digits, such as 20 or 1.5.")
 
 
 def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -> Inside:
@@ -206,13 +211,17 @@ def _cells_of_comparison(a: Attribute, sign: str, constant: str | int | float) -
         if sign not in _PYTHON_SIGN:
             raise WorkloadError(f"The labels of '{a.name}' have no order, so {sign} means nothing. Use =, <> or IN.")
         if constant not in a.labels:
-            near = near_matches(constant, a.labels) or f"; the first ones are {', '.join(map(shown, a.labels[:6]))}"
-            raise WorkloadError(f"'{a.name}' has no label {shown(constant)}{near}. Case and spaces count.")
+            near = (
+                near_matches(constant, a.labels) or f"; the first ones are {', '.join(map(quote_public, a.labels[:6]))}"
+            )
+            raise WorkloadError(f"'{a.name}' has no label {quote_public(constant)}{near}. Case and spaces count.")
         return np.array([(label == constant) == (sign == "=") for label in a.labels])
     if a.is_dated:
         return _cells_of_dates(a, sign, constant)
     if isinstance(constant, str):
-        raise WorkloadError(f"'{a.name}' is a number, but {shown(constant)} is a text. Write a number without quotes.")
+        raise WorkloadError(
+            f"'{a.name}' is a number, but {quote_public(constant)} is a text. Write a number without quotes."
+        )
     if a.edges is None:
         compare = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
         return np.asarray((compare | {"=": operator.eq, "<>": operator.ne})[sign](np.arange(a.size), constant))
@@ -232,7 +241,7 @@ def _cells_of_dates(a: Attribute, sign: str, constant: str | int | float) -> Ins
     if len(cut):
         i = int(cut[0])
         clipped = " and the days outside" if a.clip and i in (0, a.date_cells - 1) else ""
-        raise WorkloadError(f"{a.name} {sign} {shown(constant)} cuts through {cut_text(a, i)}{clipped}.")
+        raise WorkloadError(f"{a.name} {sign} {quote_public(constant)} cuts through {cut_text(a, i)}{clipped}.")
     return held
 
 
@@ -267,7 +276,7 @@ def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> Worklo
     ``helps`` states whether the comparison is exact once the values are declared to be integers.
     """
     assert a.edges is not None
-    low, high, first, last = plain(a.edges[i]), plain(a.edges[i + 1]), i == 0, i == a.size - 1
+    low, high, first, last = shortest_text(a.edges[i]), shortest_text(a.edges[i + 1]), i == 0, i == a.size - 1
     below = [] if first else [f"{a.name} < {low}"]
     up_to = [f"{a.name} < {high}"] if not last else [] if a.clip else [f"{a.name} <= {high}"]
     above = [] if first and a.clip else [f"{a.name} >= {low}"]
@@ -282,7 +291,7 @@ def _cut_error(a: Attribute, sign: str, c: float, i: int, helps: bool) -> Worklo
     clipped = ", which also holds the numbers outside," if a.clip and (first or last) else ""
     hint = f", or declare in the schema that the values of {a.name} are integers" if helps else ""
     return WorkloadError(
-        f"{a.name} {sign} {plain(c)} cuts through the bin {a.label(i)}{clipped} of '{a.name}'. The nearest edges are "
+        f"{a.name} {sign} {shortest_text(c)} cuts through the bin {a.label(i)}{clipped} of '{a.name}'. The nearest edges are "
         f"{low} and {high}: {advice}{hint}."
     )
 
@@ -293,7 +302,9 @@ def _arithmetic(left: exp.Expr, sign: str, right: exp.Expr, columns: Columns) ->
     texts = [_sum(side, columns, operands, 0)[0] for side in (left, right)]
     comparison = f"{texts[0]} {_PYTHON_SIGN.get(sign, sign)} {texts[1]}"
     if not operands:
-        raise WorkloadError(f"{said(left)} {sign} {said(right)} compares no attribute. Name one, or leave it out.")
+        raise WorkloadError(
+            f"{sql_text(left)} {sign} {sql_text(right)} compares no attribute. Name one, or leave it out."
+        )
     if math.prod(a.size for a in operands.values()) > MAX_ARITHMETIC_CELLS:
         raise WorkloadError(
             f"{comparison[:80]} is about more than {MAX_ARITHMETIC_CELLS:,} cells. Use attributes with fewer cells."
@@ -335,16 +346,20 @@ def _sum(node: exp.Expr, columns: Columns, operands: dict[str, Attribute], depth
     if isinstance(node, exp.Neg):
         inner, bound = _sum(node.this, columns, operands, depth + 1)
         return f"-{inner}", bound
-    if isinstance(node, exp.Abs) and not extra(node, "this"):
+    if isinstance(node, exp.Abs) and not extra_clauses(node, "this"):
         inner, bound = _sum(node.this.unnest(), columns, operands, depth + 1)
         return f"abs({inner})", bound
     signs: dict[type[exp.Expr], str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*"}
-    if type(node) not in signs or extra(node, "this", "expression"):
-        raise WorkloadError(f"{said(node)} cannot be compared here. {_ALLOWED_TEXT}; sums and ABS of coded attributes.")
+    if type(node) not in signs or extra_clauses(node, "this", "expression"):
+        raise WorkloadError(
+            f"{sql_text(node)} cannot be compared here. {_ALLOWED_TEXT}; sums and ABS of coded attributes."
+        )
     (left, one), (right, two) = (_sum(side, columns, operands, depth + 1) for side in (node.this, node.expression))
     bound = one * two if isinstance(node, exp.Mul) else one + two
     if bound > MAX_NUMBER:
-        raise WorkloadError(f"{said(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller ones.")
+        raise WorkloadError(
+            f"{sql_text(node)} can pass {MAX_NUMBER:,}, where numbers stop being exact. Use smaller ones."
+        )
     return f"{left} {signs[type(node)]} {right}", bound
 
 
@@ -375,9 +390,9 @@ class Grouping:
         """Return the distinct attribute sets: one per combination of the items of GROUP BY."""
         if group is None:
             return [()]
-        if group.args.get("all") is True and not extra(group, "all"):
+        if group.args.get("all") is True and not extra_clauses(group, "all"):
             return [tuple(dict.fromkeys(self._name(i) for i in self.items if isinstance(i, (exp.Column, exp.Case))))]
-        if extra(group, "expressions"):
+        if extra_clauses(group, "expressions"):
             raise WorkloadError("This form of GROUP BY is not supported. Write GROUP BY a, b or GROUP BY CUBE (a, b).")
         combinations: list[tuple[str, ...]] = [()]
         for item in group.expressions:
@@ -433,7 +448,7 @@ class Grouping:
             name = self.columns.find(node).name
         else:
             raise WorkloadError(
-                f"GROUP BY {said(node)} is not supported. Group by attributes, whose bins are the groups, or by CASE."
+                f"GROUP BY {sql_text(node)} is not supported. Group by attributes, whose bins are the groups, or by CASE."
             )
         case_sql = node.sql() if isinstance(node, exp.Case) else ""
         if self.cases.setdefault(name, case_sql) != case_sql:
@@ -443,17 +458,19 @@ class Grouping:
 
 def _bands(case: exp.Case, columns: Columns) -> tuple[str, list[Inside]]:
     """Return the attribute of a CASE and one mask per distinct result, in order of appearance."""
-    if extra(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
-        raise WorkloadError(f"{said(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult' END.")
+    if extra_clauses(case, "this", "ifs", "default") or len(case.args["ifs"]) > MAX_BANDS:
+        raise WorkloadError(
+            f"{sql_text(case)} is not supported. Write CASE WHEN age < 18 THEN 'child' ELSE 'adult' END."
+        )
     tests = [(when.this, when.args.get("true")) for when in case.args["ifs"]]
     if case.this is not None:
         tests = [(exp.EQ(this=case.this.copy(), expression=test.copy()), result) for test, result in tests]
     branches, name = [], None
     for test, result in tests:
-        single = read(test, columns).single
+        single = translate_condition(test, columns).single
         if single is None or name not in (None, single.attribute.name):
             raise WorkloadError(
-                f"{said(test)}: all conditions of a CASE in GROUP BY must be about one and the same attribute."
+                f"{sql_text(test)}: all conditions of a CASE in GROUP BY must be about one and the same attribute."
             )
         name = single.attribute.name
         branches.append((single.inside, _result(result)))
@@ -471,7 +488,7 @@ def _result(node: exp.Expr | None) -> str:
     if node is None or isinstance(node, exp.Null):
         return ""
     if not isinstance(node, exp.Literal):
-        raise WorkloadError(f"{said(node)} after THEN or ELSE is not supported. Write a text in single quotes.")
+        raise WorkloadError(f"{sql_text(node)} after THEN or ELSE is not supported. Write a text in single quotes.")
     return node.sql()
 
 
@@ -523,7 +540,7 @@ def statements(text: str) -> Iterator[tuple[list[Token], str]]:
         yield statement, text
 
 
-def parsed(tokens: list[Token], source: str) -> exp.Select:
+def parse_select(tokens: list[Token], source: str) -> exp.Select:
     """Parse the tokens of one statement, which must be a SELECT."""
     first = tokens[0].text.upper()[:40]
     if tokens[0].token_type != TokenType.SELECT:
@@ -544,25 +561,25 @@ def parsed(tokens: list[Token], source: str) -> exp.Select:
     if isinstance(statement, exp.SetOperation):
         raise WorkloadError("UNION, INTERSECT and EXCEPT are not supported. Write separate SELECTs, with ; between.")
     if not isinstance(statement, exp.Select):
-        raise WorkloadError(f"{said(statement)} is not a SELECT of counts.")
+        raise WorkloadError(f"{sql_text(statement)} is not a SELECT of counts.")
     return statement
 
 
-def check_clauses(found: exp.Select, table: str | None, *, strict: bool) -> str:
+def check_clauses(statement: exp.Select, table: str | None, *, strict: bool) -> str:
     """Return the name of the table; raise WorkloadError for unsupported clauses or another table."""
-    for key in extra(found, "expressions", "from_", "where", "group"):
+    for key in extra_clauses(statement, "expressions", "from_", "where", "group"):
         name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
         raise WorkloadError(f"{name} is not supported. {advice}.")
-    source = found.args["from_"].this if found.args.get("from_") else None
+    source = statement.args["from_"].this if statement.args.get("from_") else None
     if source is None:
         raise WorkloadError("It has no FROM. Write FROM and the name of the table.")
     if isinstance(source, exp.Table):
-        for key in extra(source, "this", "db", "catalog", "alias"):
+        for key in extra_clauses(source, "this", "db", "catalog", "alias"):
             name, advice = _REFUSED_CLAUSES.get(key, (key.strip("_").upper(), "Leave it out"))
             raise WorkloadError(f"{name} is not supported. {advice}.")
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
         raise WorkloadError(
-            f"FROM {said(source)} is not a table name. Subqueries and functions are not supported there."
+            f"FROM {sql_text(source)} is not a table name. Subqueries and functions are not supported there."
         )
     if table is not None and source.name.casefold() != table.casefold():
         expected = f"the table here is {table[:60]!r}" if strict else f"the statements before ask {table[:60]!r}"
@@ -584,7 +601,7 @@ def example(schema: Schema) -> str:
     numeric = [a for a in schema.attributes if a.kind == "numeric" and a.size > 1]
     if numeric and len(names) > 1:
         a = numeric[0]
-        bound = plain(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
+        bound = shortest_text(a.edges[a.size // 2]) if a.edges is not None else str(a.size // 2)
         if a.is_dated:
             bound = f"DATE '{a.days(a.date_cells // 2)[0]}'"
         by = next(name for name, one in zip(names, schema.attributes, strict=True) if one is not a)
@@ -615,7 +632,7 @@ _UNSATISFIABLE_WHERE = "No record can meet the condition of WHERE, so the counts
 
 
 def workload_from_sql(
-    schema: Schema, text: str, table: str | None = None, *, whole_numbers: Iterable[str] = ()
+    schema: Schema, text: str, table: str | None = None, *, integer_columns: Iterable[str] = ()
 ) -> Workload:
     """Translate SQL statements to a workload.
 
@@ -638,10 +655,10 @@ def workload_from_sql(
     >>> [workload.describe(i) for i in range(len(workload))]
     ['sex = F and age < 40', 'sex = M and age < 40']
     """
-    return _translate(schema, text, table, whole_numbers)[0]
+    return _translate(schema, text, table, integer_columns)[0]
 
 
-def sql_readings(schema: Schema, text: str, *, whole_numbers: Iterable[str] = ()) -> list[tuple[str, str]]:
+def sql_readings(schema: Schema, text: str, *, integer_columns: Iterable[str] = ()) -> list[tuple[str, str]]:
     """Return the distinct conditions of SQL, each with its interpretation on the cells of the schema.
 
     The parameters and errors are those of `workload_from_sql`.
@@ -651,21 +668,21 @@ def sql_readings(schema: Schema, text: str, *, whole_numbers: Iterable[str] = ()
     >>> sql_readings(schema, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
     [('age BETWEEN 20 AND 39', '20 <= age < 40')]
     """
-    return _translate(schema, text, None, whole_numbers)[1]
+    return _translate(schema, text, None, integer_columns)[1]
 
 
 def _translate(
-    schema: Schema, text: str, table: str | None, whole_numbers: Iterable[str]
+    schema: Schema, text: str, table: str | None, integer_columns: Iterable[str]
 ) -> tuple[Workload, list[tuple[str, str]]]:
     """Return the workload of SQL statements and the interpretations of their conditions."""
-    instance("schema", schema, Schema, give="the Schema of the SQL columns", error=WorkloadError)
-    schema = _with_whole_numbers(schema, whole_numbers)
+    check_type("schema", schema, Schema, give="the Schema of the SQL columns", error=WorkloadError)
+    schema = _with_integers(schema, integer_columns)
     groups: list[Group] = []
     readings: dict[tuple[str, str], None] = {}
     table_name = table
     for number, (tokens, source) in enumerate(statements(text), 1):
         try:
-            select = parsed(tokens, source)
+            select = parse_select(tokens, source)
             table_name = check_clauses(select, table_name, strict=table is not None)
             columns = Columns(schema=schema, qualifiers=_qualifiers(select))
             groups += _groups(select, columns)
@@ -681,7 +698,7 @@ def _translate(
     return Workload(schema, tuple(groups)), list(readings)
 
 
-def _with_whole_numbers(schema: Schema, names: Iterable[str]) -> Schema:
+def _with_integers(schema: Schema, names: Iterable[str]) -> Schema:
     """Return the schema with binned attributes declared to have integer values."""
     try:
         declared = {schema[name].name for name in names if schema[name].edges is not None}
@@ -703,9 +720,9 @@ def _readings(select: exp.Select, columns: Columns) -> Iterable[tuple[str, str]]
         tests = [when.this for when in case.args["ifs"]]
         nodes += tests if case.this is None else [exp.EQ(this=case.this, expression=test) for test in tests]
     for node in nodes:
-        reading = conditions.text(read(node, columns)) or "True"
+        reading = conditions.text(translate_condition(node, columns)) or "True"
         shortened = reading if len(reading) <= MAX_READING else f"{reading[: MAX_READING - 3]}..."
-        yield said(node, MAX_READING), shortened
+        yield sql_text(node, MAX_READING), shortened
 
 
 def _qualifiers(select: exp.Select) -> frozenset[str]:
@@ -716,7 +733,7 @@ def _qualifiers(select: exp.Select) -> frozenset[str]:
 def _groups(select: exp.Select, columns: Columns) -> list[Group]:
     """Return the query groups of one statement."""
     where = select.args.get("where")
-    condition = read(where.this, columns) if where is not None else Condition()
+    condition = translate_condition(where.this, columns) if where is not None else Condition()
     if condition.never:
         raise WorkloadError(_UNSATISFIABLE_WHERE)
     items = _selected(select)
@@ -726,7 +743,7 @@ def _groups(select: exp.Select, columns: Columns) -> list[Group]:
     grouped = {name for names in sets for name in names}
     for item in items:
         if not isinstance(item, exp.Count) and not grouping.shows(item, grouped):
-            raise WorkloadError(f"{said(item)} is selected but not in GROUP BY. Add it there, or leave it out.")
+            raise WorkloadError(f"{sql_text(item)} is selected but not in GROUP BY. Add it there, or leave it out.")
     return [_group(columns.schema, names, grouping.bands, condition) for names in sets]
 
 
@@ -737,14 +754,14 @@ def _selected(select: exp.Select) -> list[exp.Expr]:
         if isinstance(item, exp.Count):
             counts += 1
             constant = isinstance(item.this, exp.Literal) and not item.this.is_string
-            if extra(item, "this", "big_int") or not (constant or isinstance(item.this, exp.Star)):
+            if extra_clauses(item, "this", "big_int") or not (constant or isinstance(item.this, exp.Star)):
                 raise WorkloadError(
-                    f"{said(item)} does not count all records. Write COUNT(*), with conditions in WHERE."
+                    f"{sql_text(item)} does not count all records. Write COUNT(*), with conditions in WHERE."
                 )
         elif isinstance(item, exp.AggFunc):
-            raise WorkloadError(f"{said(item)} is not supported: all queries are counts. Write COUNT(*).")
+            raise WorkloadError(f"{sql_text(item)} is not supported: all queries are counts. Write COUNT(*).")
         elif not isinstance(item, (exp.Column, exp.Case)) or isinstance(item.this, exp.Star):
-            raise WorkloadError(f"SELECT {said(item)} is not supported. Select attributes and COUNT(*) only.")
+            raise WorkloadError(f"SELECT {sql_text(item)} is not supported. Select attributes and COUNT(*) only.")
     if counts != 1:
         raise WorkloadError(f"It has {counts} COUNT(*). Write SELECT with the attributes and exactly one COUNT(*).")
     return items
@@ -764,7 +781,9 @@ def _group(
             spec[name] = "marginal"
         else:
             masks = _allowed_masks(schema, name, bands, condition)
-            spec[name] = Custom(predicates=[conditions.closed(_mask_text(schema, name, inside)) for inside in masks])
+            spec[name] = Custom(
+                predicates=[conditions.parenthesize(_mask_text(schema, name, inside)) for inside in masks]
+            )
     names = tuple(name for name in names if spec[name] != "total" or name in grouped)
     if not names:
         return make_group(schema, (), "total")
@@ -800,7 +819,7 @@ def _joint_group(
         for name, masks in zip(grouped, masks_by_attribute, strict=True)
     ]
     predicates = [
-        conditions.joined([*(text[i] for text, i in zip(texts, position, strict=True)), *other_factors])
+        conditions.conjunction([*(text[i] for text, i in zip(texts, position, strict=True)), *other_factors])
         for position in positions
     ]
     return make_group(schema, names, Custom(predicates=predicates))

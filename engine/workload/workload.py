@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from engine._arrays import Array, Index, numbered
+from engine._arrays import Array, Index, unique_rows
 from engine._format import number
 from engine._untrusted import parse_json
-from engine._validation import instance, whole
-from engine._values import Value, kept_with
+from engine._validation import check_int, check_type
+from engine._values import FrozenValue, cached_on_value
 from engine.errors import EngineError, WorkloadError
 from engine.workload.attribute import Attribute
-from engine.workload.families import CHUNK_ENTRIES, Family, family, spec_from_data, spec_to_data, usual_family
+from engine.workload.families import CHUNK_ENTRIES, Family, default_family, family, spec_from_data, spec_to_data
 from engine.workload.schema import Schema
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class AlikeGroups:
+class GroupClass:
     """Equivalence class of groups that are equal up to the names of their attributes.
 
     Attributes
@@ -66,7 +66,7 @@ def subsets(items: Sequence[_Item]) -> Iterator[tuple[_Item, ...]]:
     return itertools.chain.from_iterable(itertools.combinations(items, k) for k in range(len(items) + 1))
 
 
-def alike_groups(groups: Sequence[Group], order: Mapping[str, int]) -> list[AlikeGroups]:
+def group_classes(groups: Sequence[Group], order: Mapping[str, int]) -> list[GroupClass]:
     """Return the equivalence classes of groups, in the order of their first members.
 
     Parameters
@@ -94,25 +94,25 @@ def alike_groups(groups: Sequence[Group], order: Mapping[str, int]) -> list[Alik
     shapes = np.array([(len(g.attributes), len(g.parts)) for g in groups], dtype=np.int64).reshape(-1, 2)
     first_position, first_part = (np.cumsum(shapes, axis=0) - shapes).T
     classes = []
-    first, shape = numbered(shapes)
+    first, shape = unique_rows(shapes)
     for s, (k, count) in enumerate(shapes[first].tolist()):
         members = np.flatnonzero(shape == s)
         positions = attribute_positions[first_position[members, None] + np.arange(k)]
         ranks = np.argsort(positions, axis=1, kind="stable")
         group_parts = parts[first_part[members, None] + np.arange(count)]
-        examples, class_numbers = numbered(np.column_stack([group_parts, ranks, weights[members]]))
+        examples, class_numbers = unique_rows(np.column_stack([group_parts, ranks, weights[members]]))
         sorted_positions = np.take_along_axis(positions, ranks, axis=1)
         for class_number, example in enumerate(examples.tolist()):
             in_class = class_numbers == class_number
             classes.append(
-                AlikeGroups(
+                GroupClass(
                     numbers=members[in_class], ranks=tuple(ranks[example].tolist()), places=sorted_positions[in_class]
                 )
             )
     return sorted(classes, key=lambda group_class: int(group_class.numbers[0]))
 
 
-def outside(alike: Sequence[AlikeGroups], spaces: Sequence[Sequence[int]]) -> Index:
+def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequence[int]]) -> Index:
     """Return the numbers of the groups with a subset of attributes that is not among ``spaces``.
 
     Parameters
@@ -125,15 +125,15 @@ def outside(alike: Sequence[AlikeGroups], spaces: Sequence[Sequence[int]]) -> In
     increasing group numbers, shape (numbers,).
     """
     outside_groups: list[Index] = [np.zeros(0, dtype=np.int64)]
-    for size in range(1 + max((len(group_class.ranks) for group_class in alike), default=0)):
+    for size in range(1 + max((len(group_class.ranks) for group_class in group_classes), default=0)):
         spaces_of_size = [space for space in spaces if len(space) == size]
         listed = np.array(spaces_of_size, dtype=np.int64).reshape(len(spaces_of_size), size)
         subsets_of_groups = [
             (group_class.numbers, group_class.places[:, list(positions)])
-            for group_class in alike
+            for group_class in group_classes
             for positions in itertools.combinations(range(len(group_class.ranks)), size)
         ]
-        _, set_numbers = numbered(np.concatenate([listed, *(places for _, places in subsets_of_groups)]))
+        _, set_numbers = unique_rows(np.concatenate([listed, *(places for _, places in subsets_of_groups)]))
         is_listed = np.zeros(int(set_numbers.max(initial=0)) + 1, dtype=bool)
         is_listed[set_numbers[: len(listed)]] = True
         groups = np.concatenate([numbers for numbers, _ in subsets_of_groups])
@@ -249,7 +249,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Workload(Value):
+class Workload(FrozenValue):
     """Query groups over one schema; adding a group returns a new workload.
 
     Iteration yields the groups, but ``len`` is the number of queries, which can be billions. For a
@@ -269,8 +269,8 @@ class Workload(Value):
     groups: tuple[Group, ...] = ()
 
     def __post_init__(self) -> None:
-        instance("schema", self.schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
-        instance("groups", self.groups, tuple, give="none here, and add them one by one with add()")
+        check_type("schema", self.schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
+        check_type("groups", self.groups, tuple, give="none here, and add them one by one with add()")
 
     def add(
         self,
@@ -307,18 +307,18 @@ class Workload(Value):
         >>> Workload.all_ways(Schema([Attribute.of_size(c, 3) for c in "abcd"]), ways=(1, 2)).queries
         66
         """
-        instance("schema", schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
-        instance("ways", ways, (int, Iterable), give="a number, or several, such as (1, 2)")
+        check_type("schema", schema, Schema, give="a Schema, such as Schema([Attribute.of_size('age', 5)])")
+        check_type("ways", ways, (int, Iterable), give="a number, or several, such as (1, 2)")
         ways = (ways,) if isinstance(ways, int) else tuple(ways)
         for k in ways:
-            whole(f"way of {len(schema)} attributes", k, 0, len(schema))
+            check_int(f"way of {len(schema)} attributes", k, 0, len(schema))
         groups = sum(math.comb(len(schema), k) for k in ways)
         if groups > MAX_GROUPS:
             raise WorkloadError(
                 f"All {', '.join(f'{k}-way' for k in ways)} sets of {len(schema)} attributes make {groups:,} groups, "
                 f"more than the {MAX_GROUPS:,} allowed. Ask for fewer ways, or pick the attribute sets that matter."
             )
-        default: dict[str, str | Family] = {a.name: usual_family(a.kind) for a in schema.attributes}
+        default: dict[str, str | Family] = {a.name: default_family(a.kind) for a in schema.attributes}
         if isinstance(family, Mapping):
             for name in family:
                 schema[name]
@@ -348,9 +348,9 @@ class Workload(Value):
         return sum(g.count for g in self.groups)
 
     @cached_property
-    def alike(self) -> list[AlikeGroups]:
+    def group_classes(self) -> list[GroupClass]:
         """Equivalence classes of the groups, in the order of their first members."""
-        return alike_groups(self.groups, self.schema.order)
+        return group_classes(self.groups, self.schema.order)
 
     def __len__(self) -> int:
         return self.queries
@@ -483,7 +483,7 @@ def make_group(
     return replace(group, query_weights=_check_query_weights(query_weights, group.count))
 
 
-@kept_with
+@cached_on_value
 def _unparameterized_part(schema: Schema, axis: int, name: str, family_name: str) -> Part:
     """Part of a family without parameters on one attribute, cached because many groups share it."""
     return Part(axes=(axis,), family=family(family_name).bind([schema[name]]), sizes=(schema[name].size,))
@@ -529,7 +529,7 @@ def _group_from_dict(schema: Schema, number: int, data: object) -> Group:
     return make_group(schema, names, spec, group.weight, weights)
 
 
-def whole_group(group: Group) -> Part:
+def joint_part(group: Group) -> Part:
     """Return a product group as a single part, for uses that do not factor over the parts."""
     axes = tuple(a for p in group.parts for a in p.axes)
     return Part(axes=axes, family=_Product(group.parts), sizes=tuple(n for p in group.parts for n in p.sizes))

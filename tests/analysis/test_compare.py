@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine._workers import Failed, call_apart
-from engine.analysis import compared_so_far
+from engine._workers import Failed, run_in_workers
+from engine.analysis import partial_comparison
 from engine.analysis.compare import comparison
 from engine.errors import Cancelled
 from engine.privacy import Budget
@@ -46,7 +46,7 @@ def kill_itself(number: int) -> None:
 
 def apart(*calls: object, seconds: float = 60.0, hear: object = lambda fraction, labels: None) -> list[object]:
     named = {str(i): call for i, call in enumerate(calls)}
-    return list(dict(sorted(call_apart(named, at_once=2, seconds=seconds, hear=hear).items())).values())
+    return list(dict(sorted(run_in_workers(named, at_once=2, seconds=seconds, hear=hear).items())).values())
 
 
 def test_what_fails_says_why_and_the_others_go_on() -> None:
@@ -106,7 +106,7 @@ def test_rows_are_there_before_the_comparison_is_done() -> None:
     seen: list[tuple[list[str], bool] | None] = []
 
     def look(fraction: float, text: str) -> bool:
-        found = compared_so_far(*request)
+        found = partial_comparison(*request)
         seen.append(found and (list(found.frame["mechanism"]), found.bound > 0))
         return True
 
@@ -115,6 +115,6 @@ def test_rows_are_there_before_the_comparison_is_done() -> None:
     assert (["wff"], False) in seen
     best = list(done.frame["mechanism"][:2])
     assert seen[-1] == (best, False)  # the bound comes last
-    known = compared_so_far(*request)
+    known = partial_comparison(*request)
     assert known is not None
     assert (known.bound, known.plans) == (done.bound, done.plans)

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine.analysis.ad_hoc_queries import with_truth
+from engine.analysis.ad_hoc_queries import add_truth
 from engine.analysis.coverage import coverage_check
 from engine.errors import Cancelled, PlanError
 from engine.mechanisms import plan
@@ -54,7 +54,7 @@ def test_the_truth_is_that_of_the_rows_that_count() -> None:
     records = synthetic(declared, 300, seed=2)
     drawn = measure(made, records, rehearsal=True)
     for group in range(3):
-        page = with_truth(drawn.answers(group), made, group, 0, records)
+        page = add_truth(drawn.answers(group), made, group, 0, records)
         assert page["truth"].sum() == 200
         assert (page["answer"] - page["truth"]).abs().max() < 0.1
     assert coverage_check(made, records, rehearsals=20).spread < 2.0

@@ -265,7 +265,7 @@ def test_queries_and_groups_that_are_none() -> None:
 
 
 def test_shares_are_rounded_down() -> None:
-    assert [fitness.down(x) for x in (0.9499999, 0.95, 1.0, 0.9999999, 0.29)] == [
+    assert [fitness.percent_rounded_down(x) for x in (0.9499999, 0.95, 1.0, 0.9999999, 0.29)] == [
         "94.9%",
         "95.0%",
         "100.0%",

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from engine.analysis import largest_errors
-from engine.analysis.error_targets import CLOSE, budget_for, fit_targets, targets_after
+from engine.analysis.error_targets import CLOSE, budget_for, fit_targets, options_after_change
 from engine.analysis.what_if import Request
 from engine.errors import Cancelled, EngineError, PlanError
 from engine.mechanisms import plan
@@ -84,12 +84,15 @@ def test_it_can_be_cancelled_and_other_mechanisms_say_why_they_cannot() -> None:
 def test_targets_stay_with_their_groups() -> None:
     options = {"objective": "max", "targets": TARGETS, "centers": "tuned"}
     groups = ASKED.groups
-    fewer = targets_after(options, groups, groups[2:])
+    fewer = options_after_change(options, groups, groups[2:])
     assert fewer is not None
     assert fewer["targets"] == TARGETS[2:]
-    assert targets_after(options, groups, groups[::-1])["targets"] == TARGETS[::-1]
-    assert targets_after(options, groups[1:], groups) == options  # targets of other groups are left to the plan
+    assert options_after_change(options, groups, groups[::-1])["targets"] == TARGETS[::-1]
+    assert options_after_change(options, groups[1:], groups) == options  # targets of other groups are left to the plan
     new = ASKED.add(("a", "b"), "prefix").groups
-    assert targets_after(options, groups, new) is None
-    assert targets_after({"centers": "tuned"}, groups, new) == {"centers": "tuned"}
-    assert targets_after({"objective": "max", "targets": 3.0}, groups, new) == {"objective": "max", "targets": 3.0}
+    assert options_after_change(options, groups, new) is None
+    assert options_after_change({"centers": "tuned"}, groups, new) == {"centers": "tuned"}
+    assert options_after_change({"objective": "max", "targets": 3.0}, groups, new) == {
+        "objective": "max",
+        "targets": 3.0,
+    }

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.analysis import forecast_added
-from engine.analysis.planning_advice import REMEDIES, dear_groups
+from engine.analysis.planning_advice import REMEDIES, costly_groups
 from engine.analysis.what_if import Request
 from engine.errors import NotApplicable
 from engine.mechanisms import forecast, plan
@@ -28,8 +28,8 @@ def test_every_joint_group_is_named_and_no_other() -> None:
     asked = Workload(FEWER).add(("a", "b"), "affine").add(("a", "c"), "affine")
     asked = Workload(FEWER, (*asked.groups, *plain)).add(("a", "b"), "abs")
     within = {"seconds": 60.0, "memory": 1.5e8}
-    assert set(dear_groups(asking(asked), **within)) == {0, len(asked.groups) - 1}
-    assert dear_groups(asking(Workload(FEWER, plain)), **within) == ()
+    assert set(costly_groups(asking(asked), **within)) == {0, len(asked.groups) - 1}
+    assert costly_groups(asking(Workload(FEWER, plain)), **within) == ()
 
 
 def test_products_that_do_not_fit_together_are_planned_in_turns_and_forecast_so() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from engine import analysis
 from engine.analysis import budget_for_error, tolerance_for
-from engine.analysis.error_distribution import spread
+from engine.analysis.error_distribution import error_distribution
 from engine.analysis.error_targets import share_within
 from engine.errors import PlanError
 from engine.mechanisms import plan
@@ -62,29 +62,29 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("engine.analysis.error_distribution")
     monkeypatch.setattr(module, "EXACT_QUERIES", 500)
     monkeypatch.setattr(module, "SAMPLE", 3000)
-    spread.cache_clear()
+    error_distribution.cache_clear()
     yield
-    spread.cache_clear()
+    error_distribution.cache_clear()
 
 
 @pytest.mark.usefixtures("small")
 def test_more_queries_than_can_be_listed_are_counted() -> None:
     for family, schema in (("marginal", shapes.numeric(9, 8, 7)), ("range", shapes.numeric(9, 5))):
         made = plan(Workload.all_ways(schema, (1, 2, 3)[: len(schema.names)], family), ONE)
-        assert spread(made).exact
-        assert len(spread(made).errors) <= 500 < made.workload.queries
+        assert error_distribution(made).exact
+        assert len(error_distribution(made).errors) <= 500 < made.workload.queries
         check_counts(made)
     asked = Workload(shapes.numeric(30, 20)).add("a", "prefix").add(("a", "b"), "marginal", weight=0.0)
     lost = plan(asked, ONE, "hdmm")
-    assert spread(lost).exact
-    assert len(spread(lost).errors) < lost.workload.queries
+    assert error_distribution(lost).exact
+    assert len(error_distribution(lost).errors) < lost.workload.queries
     check_counts(lost)
 
 
 def test_millions_of_queries_are_counted_exactly() -> None:
     asked = Workload(shapes.numeric(40, 40, 17)).add(("a", "b", "c"), {"a": "range", "b": "marginal", "c": "range"})
     made = plan(asked, ONE)
-    assert len(spread(made).errors) < 300_000 < 5_000_000 < asked.queries
+    assert len(error_distribution(made).errors) < 300_000 < 5_000_000 < asked.queries
     tolerance = tolerance_for(made, 0.95)
     within = int(np.sum(made.variances(0) <= tolerance**2 * (1 + 1e-11)))
     assert within / asked.queries == pytest.approx(0.95, abs=1e-4)  # there are ties
@@ -107,7 +107,7 @@ def test_variances_that_differ_by_rounding_are_counted_once() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_sample_says_so_and_keeps_a_margin() -> None:
     made = plan(Workload.all_ways(shapes.numeric(12, 10, 8), (1, 2, 3), "range"), ONE)
-    found, errors = spread(made), stds(made)
+    found, errors = error_distribution(made), stds(made)
     assert not found.exact
     assert "sample" in found.how
     assert tolerance_for(made) == pytest.approx(errors[-1], rel=1e-12)
@@ -122,7 +122,7 @@ def test_a_sample_says_so_and_keeps_a_margin() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_thinned_distribution_keeps_its_percents_and_its_words() -> None:
     made = plan(Workload.all_ways(shapes.numeric(12, 10, 8), (1, 2, 3), "range"), ONE)
-    found = spread(made)
+    found = error_distribution(made)
     drawn = found.thinned()
     assert len(drawn.errors) < 1000 < len(found.errors)
     assert drawn.how == found.how

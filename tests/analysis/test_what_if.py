@@ -168,7 +168,7 @@ def test_the_effect_is_the_plans_own_numbers() -> None:
         changed = change.apply(request, 2, "age")
         made = changed.request
         after = plan(made.workload, made.budget, made.mechanism, **made.options)
-        table = what_if.effect(before, after, 2, changed.group).set_index("errors in counts")
+        table = what_if.error_table(before, after, 2, changed.group).set_index("errors in counts")
         for side, shown in (("before", before), ("after", after)):
             stds = [np.sqrt(shown.variances(i)) for i in range(len(shown.workload.groups))]
             everything = np.concatenate(stds)
@@ -177,14 +177,16 @@ def test_the_effect_is_the_plans_own_numbers() -> None:
             assert table[side].tolist() == pytest.approx(expected, rel=1e-9)
         ratio = table["after"].iloc[0] / table["before"].iloc[0] - 1
         assert table["change"].iloc[0] == f"{ratio:+.1%}"
-    assert what_if.effect(before, before, 2, 2)["change"].tolist() == ["none"] * 4
-    assert what_if.asked_text(before, before) == f"Both answer {asked.queries:,} queries."
+    assert what_if.error_table(before, before, 2, 2)["change"].tolist() == ["none"] * 4
+    assert what_if.query_count_text(before, before) == f"Both answer {asked.queries:,} queries."
     dropped = what_if.drop_largest(request, 6)
     after = plan(dropped.request.workload, request.budget)
-    table = what_if.effect(before, after, 6, dropped.group)
+    table = what_if.error_table(before, after, 6, dropped.group)
     assert math.isnan(table["after"][1])
     assert table["change"][1] == "no longer asked"
-    assert what_if.asked_text(before, after) == f"{after.workload.queries:,} queries instead of {asked.queries:,}."
+    assert (
+        what_if.query_count_text(before, after) == f"{after.workload.queries:,} queries instead of {asked.queries:,}."
+    )
 
 
 def test_budget_change_names_its_unit() -> None:

@@ -105,7 +105,7 @@ def test_tables_of_plan_and_workload(made: Plan) -> None:
     assert ask.workload_table(made.workload)["queries"].sum() == made.workload.queries
     assert table["attributes"].iloc[-6] == "(total)"
     cells = {frozenset(g.attributes) for g in made.workload.groups}
-    assert ask.counted_cells(made.workload) == sum(SCHEMA.cells(names) for names in cells)
+    assert ask.count_cells(made.workload) == sum(SCHEMA.cells(names) for names in cells)
 
 
 def test_the_budget_is_shared_out_whole(made: Plan) -> None:
@@ -143,7 +143,7 @@ def test_labels_cannot_be_markup(made: Plan) -> None:
 def test_queries_of_ones_own(made: Plan) -> None:
     box = ask.box_query(SCHEMA, {"code": [2, 3, 4], "sex": [0]})
     assert box.text == "code in 2..4 and sex = F"
-    written = ask.written_query(SCHEMA, ["code", "sex"], "code >= 2 and code <= 4 and sex == 'F'")
+    written = ask.parse_query(SCHEMA, ["code", "sex"], "code >= 2 and code <= 4 and sex == 'F'")
     np.testing.assert_array_equal(box.tensor, written.tensor)
     assert made.variance_of(box.attributes, box.tensor) > 0
     assert ask.box_query(SCHEMA, {}).text == "all records"
@@ -154,7 +154,7 @@ def test_the_truth_of_a_rehearsal(made: Plan) -> None:
     records = pd.DataFrame({"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]})
     found = measure(made, records, rehearsal=True)
     number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex", "code"))
-    table = ask.with_truth(found.answers(number, 2, 9), made, number, 2, records)
+    table = ask.add_truth(found.answers(number, 2, 9), made, number, 2, records)
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = checked(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.lessons import smashed_picture
-from engine.lessons.examples import binned, centered_pairs, clipped, contest, smash, yes_or_no
+from engine.lessons import decomposition_picture
+from engine.lessons.examples import binned, centered_pairs, clipping_example, contest, decompose_query, yes_or_no
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -225,7 +225,7 @@ def test_a_query_of_ones_own_is_smashed() -> None:
 
 @pytest.mark.parametrize("pieces", range(5))
 def test_every_table_of_a_smashed_query_has_its_own_place_below_its_title(pieces: int) -> None:
-    figure = smashed_picture(smash(yes_or_no(2), [[1, 0], [0, 0]]), pieces).figure
+    figure = decomposition_picture(decompose_query(yes_or_no(2), [[1, 0], [0, 0]]), pieces).figure
     drawn = [trace for trace in figure.data if trace.type == "heatmap"]
     places = [figure.layout[f"{one[0]}axis{one[1:]}"].domain for trace in drawn for one in (trace.xaxis, trace.yaxis)]
     boxes = list(zip(places[::2], places[1::2], strict=True))
@@ -340,7 +340,7 @@ def test_a_person_with_many_rows_is_protected_at_a_price() -> None:
 def test_wider_cells_have_less_bias() -> None:
     session = learn(by_name("binning")).set(binning_step=2, binning_width=1)
     first = session.metrics()["Sum, on average too large by"]
-    assert float(first.split()[0]) == pytest.approx(clipped(binned(1), 1.0).bias, abs=0.06)
+    assert float(first.split()[0]) == pytest.approx(clipping_example(binned(1), 1.0).bias, abs=0.06)
     second = session.set(binning_width=8).metrics()["Sum, on average too large by"]
     assert float(second.split()[0]) < float(first.split()[0])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from streamlit.runtime.pages_manager import PagesManager
 
-from engine._format import amount
+from engine._format import format_number
 from engine.privacy import Budget
 from engine.privacy.gaussian import mu_of_guess
 from engine.workload import Workload
@@ -98,7 +98,7 @@ def test_the_address_brings_the_request_back() -> None:
     text = text[0] if isinstance(text, list) else text
     again = Session(plan=text).go("preview")
     assert again.studio.to_json() == session.studio.to_json()
-    assert again.metrics()["Typical error (counts)"] == amount(expected().rmse)
+    assert again.metrics()["Typical error (counts)"] == format_number(expected().rmse)
     assert "damaged" in Session(plan="rubbish").errors()
 
 

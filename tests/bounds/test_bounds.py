@@ -9,9 +9,24 @@ import pytest
 import scipy.linalg
 
 from engine.analysis.paper_results import standard_workload
-from engine.bounds.lower_bounds import Model, exact_bound, functions, global_bound, whole_problem
-from engine.bounds.product_weights import Excitations, State, in_links, lowered, nuclear, proved, root_trace
-from engine.bounds.symmetric import Alike, AlikeProducts, Composed, alike, product_orders, shares_norm
+from engine.bounds.lower_bounds import Model, exact_bound, full_domain_problem, functions, global_bound
+from engine.bounds.product_weights import (
+    Excitations,
+    State,
+    error_bound,
+    lower_eigenvalues,
+    nuclear,
+    reduce_workload,
+    root_trace,
+)
+from engine.bounds.symmetric import (
+    CompositionBound,
+    SymmetricPairs,
+    SymmetricProducts,
+    product_orders,
+    shares_norm,
+    symmetric_terms,
+)
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Options
@@ -89,7 +104,7 @@ def value(asked, s, shown, k, derivative=False):
 @pytest.mark.parametrize("name", SMALL)
 def test_with_all_functions_the_formula_is_brute_force_and_with_few_it_is_below(name):
     workload = SHAPES[name]()
-    asked = in_links(workload)
+    asked = reduce_workload(workload)
     s, shown = drawn(asked, 1)
     truth = brute(workload, asked, s)
     apart = any(len(squares) > 1 for _, squares in asked.sums)  # a family of its own in every group loses something
@@ -103,18 +118,18 @@ def test_with_all_functions_the_formula_is_brute_force_and_with_few_it_is_below(
 @pytest.mark.parametrize("name", ALIKE)
 def test_sectors_are_brute_force_too(name):
     workload = ALIKE[name]()
-    asked = in_links(workload)
+    asked = reduce_workload(workload)
     s, shown = drawn(asked, 2)
     (link,) = asked.links
-    terms, role = alike(asked, link), 0
+    terms, role = symmetric_terms(asked, link), 0
     truth = brute(workload, asked, s)
     n = asked.sizes[role]
     for k in (n, 3, 2, 1):
-        found, _ = Alike(len(link.names), role, terms, min(k, n)).value(State(asked, s, shown, False))
+        found, _ = SymmetricPairs(len(link.names), role, terms, min(k, n)).value(State(asked, s, shown, False))
         plain, _ = Excitations(asked, link, dict.fromkeys(link.names, min(k, n))).value(State(asked, s, shown, False))
         assert found == pytest.approx(plain, rel=1e-9)
         assert found <= truth * (1 + 1e-12)
-    assert Alike(len(link.names), role, terms, n).value(State(asked, s, shown, False))[0] == pytest.approx(
+    assert SymmetricPairs(len(link.names), role, terms, n).value(State(asked, s, shown, False))[0] == pytest.approx(
         truth, rel=1e-9
     )
 
@@ -129,10 +144,10 @@ def every_composition(n, d):
 def test_shares_of_compositions_are_brute_force(name):
     """The sectors, the costs of cells and their derivatives hold for non-product weights."""
     workload = ALIKE[name]()
-    asked = in_links(workload)
+    asked = reduce_workload(workload)
     (link,) = asked.links
     n, d = asked.sizes[0], len(link.names)
-    problem = Composed(asked, 0, d, alike(asked, link))
+    problem = CompositionBound(asked, 0, d, symmetric_terms(asked, link))
     counts, of_cell = every_composition(n, d)
     shares = np.random.default_rng(9).dirichlet(np.ones(len(counts)))
     root = np.sqrt((shares / np.bincount(of_cell))[of_cell])
@@ -144,7 +159,7 @@ def test_shares_of_compositions_are_brute_force(name):
     assert truth * (1 - 1e-9) <= value <= truth
     step = 1e-6 * np.eye(len(shares))[3]
     slope = (problem.norm(known, shares + step)[0] - problem.norm(known, shares - step)[0]) / 2e-6
-    charged = problem.charged(slopes)
+    charged = problem.cost_moments(slopes)
     assert sum(float(c.traces(known.counts[[3]])[0]) for c in charged) == pytest.approx(2 * slope, rel=1e-7)
     near = known.counts[[3]] + 0.3
     by = sum(c.slopes(near) for c in charged)[0]
@@ -156,8 +171,8 @@ def test_shares_of_compositions_are_brute_force(name):
 @pytest.mark.parametrize("name", ["affine", "alone", "mixed", "both orders", "three, abs"])
 def test_the_best_shares_give_the_optimum_of_all_mechanisms(name):
     workload = ALIKE[name]()
-    asked = in_links(workload)
-    problem = whole_problem(workload)
+    asked = reduce_workload(workload)
+    problem = full_domain_problem(workload)
     best = problem.solution(*problem.maximise(Options(gap=1e-5))).value
     found = shares_norm(asked, {0: np.full(asked.sizes[0], asked.sizes[0] ** -0.5)}, math.inf) ** 2
     assert best * (1 - 4e-4) <= found <= best
@@ -169,9 +184,9 @@ def test_weights_that_are_no_product_prove_more_on_forty_attributes(monkeypatch,
     workload = standard_workload("[10]^40", family)
     monkeypatch.setattr("engine.bounds.symmetric.ROUNDS", 7)
     ends_first = np.array([0.2, 0.09, 0.07, 0.07, 0.07, 0.07, 0.07, 0.07, 0.09, 0.2])
-    norm = shares_norm(in_links(workload), {0: np.sqrt(ends_first)}, math.inf)
+    norm = shares_norm(reduce_workload(workload), {0: np.sqrt(ends_first)}, math.inf)
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert beyond < math.sqrt(proved(norm) / workload.queries) < made.weighted_rmse
+    assert beyond < math.sqrt(error_bound(norm) / workload.queries) < made.weighted_rmse
 
 
 def test_weights_that_are_no_product_are_left_to_workloads_of_one_kind_of_attribute():
@@ -180,7 +195,7 @@ def test_weights_that_are_no_product_are_left_to_workloads_of_one_kind_of_attrib
     beside = joined("prefix", "abs").add(("x0", "x1", "x2"), "marginal")
     large = Workload.all_ways(cube(40, 4), (1, 2), "prefix")  # whose matrices would fill the memory
     for workload in (lacking, beside, large, Workload.all_ways(cube(4, 5), (1,), "prefix")):
-        asked = in_links(workload)
+        asked = reduce_workload(workload)
         roots = {role: np.full(n, n**-0.5) for role, n in asked.sizes.items()}
         assert shares_norm(asked, roots, math.inf) == 0.0
 
@@ -204,11 +219,11 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products_of_any_order_have_the_norm_that_excitations_have(name):
     workload = PRODUCTS[name]()
-    asked = in_links(workload)
+    asked = reduce_workload(workload)
     (link,) = asked.links
     s, shown = drawn(asked, 6)
     orders = product_orders(asked, link)
-    found, _ = AlikeProducts(len(link.names), 0, orders).value(State(asked, s, shown, False))
+    found, _ = SymmetricProducts(len(link.names), 0, orders).value(State(asked, s, shown, False))
     plain, _ = Excitations(asked, link, dict.fromkeys(link.names, 2)).value(State(asked, s, shown, False))
     assert found == pytest.approx(plain, rel=1e-8)
     assert found <= brute(workload, asked, s) * (1 + 1e-12)
@@ -218,7 +233,7 @@ def test_products_of_any_order_have_the_norm_that_excitations_have(name):
 def test_sums_beside_products_are_seen_where_all_functions_are(n, d):
     """Products omit joint parts: the bound for two attributes of two cells was 28% too low."""
     workload = products((1, "prefix"), (2, "affine"), *([(3, "prefix")] if d > 2 else []), d=d, n=n)
-    asked = in_links(workload)
+    asked = reduce_workload(workload)
     s, shown = drawn(asked, 10)
     assert value(asked, s, shown, n)[0] == pytest.approx(brute(workload, asked, s), rel=1e-9)
 
@@ -237,10 +252,10 @@ def test_products_that_are_not_asked_alike_are_left_to_excitations():
     for i in range(5):
         ring = ring.add((f"x{i}", f"x{(i + 1) % 5}"), "prefix")
     for workload in (lacking, heavier, mixed, ring):
-        asked = in_links(workload)
+        asked = reduce_workload(workload)
         assert all(product_orders(asked, link) is None for link in asked.links)
     joint = products((2, "abs"), (3, "prefix"))
-    asked = in_links(joint)
+    asked = reduce_workload(joint)
     assert set(product_orders(asked, asked.links[0])) == {3}
 
 
@@ -259,15 +274,15 @@ def test_attributes_that_are_not_asked_alike_have_no_sectors():
     ways = Workload.all_ways(cube(3, 4), (1, 2, 3), "prefix")
     one = Custom(np.random.default_rng(0).normal(size=(5, 16)))
     for workload in (lacking, heavier, ways, Workload.all_ways(cube(4, 4), (2,), one)):
-        asked = in_links(workload)
-        assert all(alike(asked, link) is None for link in asked.links)
+        asked = reduce_workload(workload)
+        assert all(symmetric_terms(asked, link) is None for link in asked.links)
         s, shown = drawn(asked, 3)
         assert value(asked, s, shown, 99)[0] == pytest.approx(brute(workload, asked, s), rel=1e-9)
 
 
 @pytest.mark.parametrize("workload", [*(SHAPES[n] for n in SMALL), *ALIKE.values(), *PRODUCTS.values()])
 def test_the_gradient_is_that_of_the_value(workload):
-    asked = in_links(workload())
+    asked = reduce_workload(workload())
     s, shown = drawn(asked, 4)
     rng = np.random.default_rng(5)
     for k in (99, 2):
@@ -291,7 +306,7 @@ def test_rounding_never_lifts_a_norm():
         plain = np.sqrt(np.maximum(scipy.linalg.eigvalsh(rows.T @ rows), 0.0)).sum()
         assert plain > truth  # what the guard is for
         assert nuclear(rows)[0] <= truth
-    assert (lowered(np.array([-1e-15, 1e-15, 1.0]))[:2] == 0.0).all()
+    assert (lower_eigenvalues(np.array([-1e-15, 1e-15, 1.0]))[:2] == 0.0).all()
 
 
 def small(rng):
@@ -324,7 +339,7 @@ def small(rng):
 def below_the_optimum(numbers):
     for seed in numbers:
         workload = small(np.random.default_rng([7, seed]))
-        problem = whole_problem(workload)
+        problem = full_domain_problem(workload)
         high = problem.solution(*problem.maximise(Options(gap=1e-4))).value  # of a strategy that there is
         found = global_bound(workload, seconds=2.0)
         assert 0.0 < found <= high * (1 + 1e-9), seed
@@ -362,7 +377,7 @@ def test_a_search_ends_in_its_time_with_the_best_so_far(monkeypatch):
     assert global_bound(workload, seconds=0.0) > 0.0
     assert len(looks) == 2  # at one start, and at the first step from it
     assert global_bound(workload, steps=0) == global_bound(workload, steps=0, seconds=0.0)
-    asked = in_links(workload)
+    asked = reduce_workload(workload)
     s, _ = drawn(asked, 8)
     few, more = (value(asked, s, functions(asked, s), k)[0] for k in (1, 2))
     assert few < more

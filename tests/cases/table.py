@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine._format import plain
+from engine._format import shortest_text
 from engine.errors import EngineError
 from engine.records import RECORD_ENDINGS, count_marginals
 from engine.records.subprocess_readers import LABELLED_ENDINGS, draft_schema
@@ -42,7 +42,11 @@ def _drafted(start: str, draft: DraftSchema) -> list[str]:
 
 
 def _cells(attribute: Attribute) -> str:
-    texts = [plain(edge) for edge in attribute.edges] if attribute.edges is not None else list(attribute.labels or ())
+    texts = (
+        [shortest_text(edge) for edge in attribute.edges]
+        if attribute.edges is not None
+        else list(attribute.labels or ())
+    )
     listed = texts if len(texts) <= MAX_CELLS else [*texts[: MAX_CELLS - 1], "...", texts[-1]]
     what = "labels" if attribute.edges is None else "edges"
     return f"{attribute.size} cells, {what} {' | '.join(map(repr, listed))}"

@@ -10,7 +10,7 @@ import pytest
 import engine.common_mechanism.common_block
 from demo_data import schemas
 from engine.common_mechanism import CommonPlan
-from engine.common_mechanism.common_block import rest
+from engine.common_mechanism.common_block import block_residual
 from engine.common_mechanism.common_mechanism import CommonMechanism, LinearMechanism, residual
 from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.errors import EngineError, LimitExceeded, PlanError
@@ -28,7 +28,7 @@ def tuned_apart(workload, **options):
     """A plan with tuned centers whose spaces are measured one by one, as on larger domains."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.residuals.tuning.unions.WORK", 0)
-        patch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+        patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
         return made(workload, centers="tuned", **options)
 
 
@@ -264,7 +264,7 @@ def test_a_common_part_too_large_to_be_found_densely_is_valid_and_says_so(monkey
     monkeypatch.setattr(engine.common_mechanism.common_block, "DENSE", {2: 2_000, 3: 1})
     split = coarse_or_fine(*options)
     assert not split.maximal
-    assert "not the largest" in " ".join(split.found.values())
+    assert "not the largest" in " ".join(split.matches.values())
     assert split.saved <= best.saved
     test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
     test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released(split)
@@ -275,12 +275,12 @@ def test_blocks_of_other_products_share_nothing_when_they_are_too_large(monkeypa
     both = Workload(schema(4, 3)).add(("a", "b"), "prefix")
     options = made(both), made(both.add(("a", "b"), "affine"))
     split = coarse_or_fine(*options)
-    assert split.found["a", "b"] == "nothing: too large to compare"
+    assert split.matches["a", "b"] == "nothing: too large to compare"
     assert not split.maximal
     assert ("a", "b") not in split.look.blocks
     test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
     with pytest.raises(LimitExceeded, match="6 coordinates are too many"):
-        rest(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
+        block_residual(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
 
 
 # --- what is refused, and files ---

@@ -91,7 +91,7 @@ def test_a_kill_at_any_point_loses_nothing_and_is_charged_once(tmp_path, step, p
         decide(book, key, verdict=FINE)
         assert killed(lambda: finish(book.path, key, RECORDS), point)
         same(resume(book, key).look, before)
-        assert (resume(book, key).lost, resume(book, key).begun) == ((), point in ("spent", "drawn"))
+        assert (resume(book, key).lost, resume(book, key).is_interrupted) == ((), point in ("spent", "drawn"))
         done = finish(book, key, RECORDS)
         same(resume(book, key).finished, done)
         assert spent(book) == [first, second]

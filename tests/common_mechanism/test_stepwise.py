@@ -51,8 +51,8 @@ def test_both_steps_cost_what_the_chosen_plan_costs_alone(ledger, option):
 def test_the_prices_are_those_of_the_machine_that_looked(ledger, monkeypatch, digit):
     looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
     decide(ledger, looked.key, option=1, by="A. Reader", reason="known size")
-    honest = step_files.price
-    monkeypatch.setattr(step_files, "price", lambda option: float(np.nextafter(honest(option), digit)))
+    honest = step_files.option_cost
+    monkeypatch.setattr(step_files, "option_cost", lambda option: float(np.nextafter(honest(option), digit)))
     done = finish(ledger, looked.key, RECORDS)
     same(finish(ledger, looked.key, None), done)
     assert ledger.status("survey").spent == COMMON.options[1].pcost
@@ -60,8 +60,8 @@ def test_the_prices_are_those_of_the_machine_that_looked(ledger, monkeypatch, di
 
 def test_a_file_of_a_look_with_other_prices_is_refused(ledger, monkeypatch):
     looked = look(COMMON, RECORDS, dataset="survey", ledger=ledger)
-    honest = step_files.price
-    monkeypatch.setattr(step_files, "price", lambda option: honest(option) * (1.0 - 1e-9))
+    honest = step_files.option_cost
+    monkeypatch.setattr(step_files, "option_cost", lambda option: honest(option) * (1.0 - 1e-9))
     with pytest.raises(LedgerError, match="cannot be read"):
         resume(ledger, looked.key)
 

@@ -15,7 +15,7 @@ from engine.ledger import Ledger, release_key
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.release import measure
-from engine.release.measure import left_open
+from engine.release.measure import is_unfinished
 from tests.waiting import CEILING
 
 FORK = multiprocessing.get_context("fork")
@@ -41,7 +41,7 @@ def campaign(made: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
             shutil.copytree(folder / "here", folder / "copy")
         if book.status("survey").spent != made.pcost:
             yield f"kill {i + 1}: spent {book.status('survey').spent} and not {made.pcost}"
-        if not left_open(book, release_key(dataset="survey", plan_hash=made.hash, attempt=1)):
+        if not is_unfinished(book, release_key(dataset="survey", plan_hash=made.hash, attempt=1)):
             yield f"kill {i + 1}: it cannot be taken up"
     found, other = release(folder / "here"), release(folder / "copy")
     if found.utc != other.utc:

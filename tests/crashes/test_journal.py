@@ -24,7 +24,7 @@ from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.release import measure
 from engine.release.ingest import maximal_sets
-from engine.release.measure import left_open, load_measurement
+from engine.release.measure import is_unfinished, load_measurement
 from engine.workload import Attribute, Schema, Workload
 from tests.waiting import CEILING
 
@@ -99,7 +99,7 @@ def test_after_a_kill_the_same_call_ends_the_release_and_is_charged_once(
     # what the same records still end is told apart from what is saved, also by who opened the ledger before
     if spent:
         waits = name not in ("save_result", "remove")
-        assert left_open(ledger, release_key(dataset="survey", plan_hash=made.hash, attempt=1)) is waits
+        assert is_unfinished(ledger, release_key(dataset="survey", plan_hash=made.hash, attempt=1)) is waits
     assert all(p.stat().st_mode & 0o777 == 0o600 for p in kept(ledger))
     found = released(made, ledger)
     assert ledger.status("survey").spent == made.pcost, "less than twice the cost is in the total"
@@ -150,7 +150,7 @@ def test_a_run_at_work_is_left_alone_and_the_dead_one_is_not(made: Plan, ledger:
         ledger.spend(dataset="survey", key=key, pcost=made.pcost, plan_hash=made.hash)
         with pytest.raises(ResultLost, match="at work"):
             released(made, ledger)
-    assert left_open(ledger, key)
+    assert is_unfinished(ledger, key)
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda place: place.write_text("{}")])

@@ -23,7 +23,7 @@ from engine.privacy import Budget
 from engine.records import Encoder, count_marginals
 from engine.records.database import code_of
 from engine.release import measure
-from engine.release.measure import left_open
+from engine.release.measure import is_unfinished
 from engine.workload import Attribute, Schema, Workload
 from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, VALUES, Traffic, same, survey
 
@@ -236,7 +236,7 @@ def test_a_question_that_takes_too_long_is_stopped_and_costs_nothing(
     assert len(told) == 1
     assert threading.active_count() == before
     assert book.status("d").spent == spent == (made.pcost if paid else 0.0)
-    assert left_open(book, release_key(dataset="d", plan_hash=made.hash, attempt=1)) is paid
+    assert is_unfinished(book, release_key(dataset="d", plan_hash=made.hash, attempt=1)) is paid
     assert not connection.list_tables()
     measure(made, stored(connection, frame), **asked)
     assert book.status("d").spent == made.pcost

@@ -38,7 +38,7 @@ def test_what_does_not_fit_is_what_is_left_out(there: Any, kind: str) -> None:
         counts = count_marginals(
             ROWS.select([one.column]), Schema([schema[one.column]]), [(one.column,)], on_refused="drop"
         )
-        assert one.known + one.missing + one.unknown == 13
+        assert one.in_domain + one.missing + one.unknown == 13
         assert one.refused == counts.rows_refused
         numbers = ("column", "there", "known", "missing", "unknown", "refused")
         assert [getattr(one, name) for name in numbers] == [getattr(other, name) for name in numbers]
@@ -52,7 +52,7 @@ def test_the_most_frequent_values_are_shown_and_columns_that_are_not_there(kept:
     rows = pa.table({"sex": sexes, "other": range(len(sexes))})
     schema = Schema([SEX, Attribute.of_size("age", 3)])
     fit, absent = records_fit(schema, stored(rows) if kept else rows)
-    assert (fit.known, fit.missing, fit.unknown, fit.refused) == (3, 2, 11, 13)
+    assert (fit.in_domain, fit.missing, fit.unknown, fit.refused) == (3, 2, 11, 13)
     assert list(fit.values.items())[:2] == [("m", 4), ("female", 2)]
     assert len(fit.values) == FEW
     assert all(len(value) <= LETTERS for value in fit.values)
@@ -70,8 +70,8 @@ def test_what_is_collected_is_not_known(kept: bool) -> None:
         ]
     )
     sex, age = records_fit(schema, stored(rows) if kept else rows)
-    assert (sex.known, sex.missing, sex.unknown, sex.refused, sex.values) == (2, 2, 1, 0, {"m": 1})
-    assert (age.known, age.missing, age.unknown, age.refused) == (2, 1, 2, 1)
+    assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == (2, 2, 1, 0, {"m": 1})
+    assert (age.in_domain, age.missing, age.unknown, age.refused) == (2, 1, 2, 1)
     assert set(age.values) == {"-1.0", "11.0"}
 
 

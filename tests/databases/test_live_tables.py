@@ -18,7 +18,7 @@ from engine.errors import DataError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import count_marginals, readers
-from engine.release.ingest import counted_for
+from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent
 
@@ -92,11 +92,11 @@ def test_live_table_without_snapshot_is_asked_once(
     monkeypatch.setattr(grouped, "KEEPING", ())
     rows = frame()
     named: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
-    expected = [counted_for(PLAN, some, **named) for some in (rows, rows[rows["pid"] != 1])]
+    expected = [counts_for(PLAN, some, **named) for some in (rows, rows[rows["pid"] != 1])]
     there, change = database(tmp_path, rows)
     with monkeypatch.context() as patch:
         questions = on_every_question(patch, lambda: change(MOVE))
-        counts = counted_for(PLAN, there, **named)
+        counts = counts_for(PLAN, there, **named)
     assert len(questions) == 1
     assert all((counts[names] == expected[0][names]).all() for names in counts)
     with silent():
@@ -107,10 +107,10 @@ def test_live_table_without_snapshot_is_asked_once(
 def test_live_table_with_snapshot_counts_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = frame()
     there, change = duckdb(tmp_path, rows)
-    expected = counted_for(PLAN, rows, person="pid")
+    expected = counts_for(PLAN, rows, person="pid")
     with monkeypatch.context() as patch:
         questions = on_every_question(patch, lambda: change(MOVE))
-        counts = counted_for(PLAN, there, person="pid")
+        counts = counts_for(PLAN, there, person="pid")
     assert len(questions) > 1
     assert all((counts[names] == expected[names]).all() for names in counts)
 
@@ -125,7 +125,7 @@ def test_value_that_appears_between_questions_is_refused(
     named: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
     on_every_question(monkeypatch, lambda: there.get_backend().raw_sql("UPDATE records SET a = '1.0' WHERE pid = 3"))
     with pytest.raises(DataError, match="changed while it was counted"):
-        counted_for(PLAN, there, **named)
+        counts_for(PLAN, there, **named)
 
 
 def count(data: Any) -> tuple[int | None, int]:

@@ -28,7 +28,7 @@ def common_of(found, pcost=0.5, split=coarse_or_fine):
     return split(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
 
 
-COMMON = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)))
+COMMON = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)))
 RECORDS = synthetic(SCHEMA, 800, seed=4)
 RULE = NestedPlanRule(common=COMMON, primary="1-way", share=0.5, snr=5.0)
 LOOKED = stepwise.look(COMMON, RECORDS, rehearsal=True)
@@ -46,12 +46,12 @@ def checked(picture):
 
 
 def test_k_way_analyses_are_all_tables_of_k_attributes():
-    found = analyses.by_ways(SCHEMA, (2, 1, 2))
+    found = analyses.workloads_by_way(SCHEMA, (2, 1, 2))
     assert list(found) == ["1-way", "2-way"]
     assert [g.attributes for g in found["2-way"].groups] == [("a", "b"), ("a", "c"), ("b", "c")]
     for ways in ((), (1,), (2, 2), (0, 1), (1, 4)):
         with pytest.raises(WorkloadError, match="from 1 to 3"):
-            analyses.by_ways(SCHEMA, ways)
+            analyses.workloads_by_way(SCHEMA, ways)
 
 
 def test_a_coarser_workload_is_told_by_the_finer_one():
@@ -62,7 +62,7 @@ def test_a_coarser_workload_is_told_by_the_finer_one():
         .add(("c",), "marginal")
         .add((), "total")
     )
-    found = analyses.against_coarser(present)
+    found = analyses.coarse_and_fine(present)
     assert list(found) == [analyses.FEWER, analyses.PRESENT]
     coarse = found[analyses.FEWER]
     asked = [(g.attributes, g.family_text) for g in coarse.groups]
@@ -74,7 +74,7 @@ def test_a_coarser_workload_is_told_by_the_finer_one():
     NestedPlanRule(common=common_of(found), share=0.5, snr=5.0)
     for empty in (Workload(SCHEMA), Workload(SCHEMA).add((), "total")):
         with pytest.raises(WorkloadError, match="leave out"):
-            analyses.against_coarser(empty)
+            analyses.coarse_and_fine(empty)
 
 
 def test_the_census_cascade_counts_the_bins_of_the_paper():
@@ -117,7 +117,7 @@ def test_bars_and_sentences_are_the_budget_shares():
 
 
 def test_look_and_rest_are_printed_to_the_last_digit():
-    chain = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)), pcost=0.1, split=nested_choices)
+    chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), pcost=0.1, split=nested_choices)
     for common in (COMMON, chain, chain.following):
         table = coarse_figures.spend_table(common)
         for look, rest, both, alone in zip(*(table[c] for c in table.columns[1:]), strict=True):
@@ -137,7 +137,7 @@ def test_a_rule_in_words_has_its_numbers():
     assert "at least 50% of its 9 cells" in text
     assert "the finest of 2-way, 3-way" in text
     assert "3 standard errors of the look" in text
-    chain = common_of(analyses.by_ways(SCHEMA, (1, 2, 3)), split=nested_choices)
+    chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), split=nested_choices)
     words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
     assert "the next analysis, '2-way', look closer. If not even '1-way'" in words
     assert "as they look." in coarse_figures.rule_text(NestedPlanRule(common=COMMON, share=0.5, snr=5.0, sigmas=0.0))
@@ -145,7 +145,7 @@ def test_a_rule_in_words_has_its_numbers():
 
 @pytest.mark.parametrize("primary", ["1-way", "2-way"])
 def test_ratios_are_those_of_the_rule(primary):
-    common = COMMON if primary == "1-way" else common_of(analyses.by_ways(SCHEMA, (2, 3)))
+    common = COMMON if primary == "1-way" else common_of(analyses.workloads_by_way(SCHEMA, (2, 3)))
     looked = stepwise.look(common, RECORDS, rehearsal=True)
     rule = NestedPlanRule(common=common, share=0.5, snr=5.0)
     for group in range(len(rule.groups)):

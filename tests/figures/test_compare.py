@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from engine._format import amount
-from engine.analysis import ROWS, NoiseScale, beside, losses, within_text
-from engine.analysis.compare import Comparison, comparison, expected
-from engine.analysis.error_distribution import spread
-from engine.analysis.paper_results import printed
+from engine._format import format_number
+from engine.analysis import ROWS, NoiseScale, losses, results_table, within_text
+from engine.analysis.compare import Comparison, comparison, expected_costs
+from engine.analysis.error_distribution import error_distribution
+from engine.analysis.paper_results import published_rmse
 from engine.analysis.relative_error import quality_text
 from engine.figures import (
     Picture,
@@ -26,13 +26,13 @@ from engine.figures import (
     range_picture,
     ranking_picture,
     ratio_picture,
-    refused,
+    refusals,
     spread_picture,
     spreads_picture,
     where_picture,
 )
-from engine.figures.base import COLORS, mechanism_look, mechanism_name
-from engine.figures.compare import gap_words, ranked
+from engine.figures.base import COLORS, mechanism_name, mechanism_style
+from engine.figures.compare import gap_words, ranking
 from engine.mechanisms import at_budget, label_of, load_plan, plan, title_of, variants
 from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Plan
@@ -61,7 +61,7 @@ def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comp
     assert low < 1.0 < max(dots(picture).values()) < high
     for trace in picture.figure.data:
         if trace.meta:
-            assert trace.marker.color == mechanism_look(trace.meta).color
+            assert trace.marker.color == mechanism_style(trace.meta).color
             assert trace.text is None  # numbers beside marks are cut off on narrow screens
     rows = picture.figure.layout.yaxis.ticktext
     gaps = [gap_words(float(near["gap"][label])).replace(" over the bound", " over") for label in dots(picture)]
@@ -69,8 +69,8 @@ def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comp
     assert all(row.endswith(f" counts, {gap}") for row, gap in zip(rows, gaps, strict=True))
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
     assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
-    assert refused(found)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
-    assert list(costs(found)) == ranked(found)["mechanism"].tolist() == ["querysmasher", "identity"]
+    assert refusals(found)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
+    assert list(costs(found)) == ranking(found)["mechanism"].tolist() == ["querysmasher", "identity"]
 
 
 def test_mechanisms_that_are_equally_exact_are_not_ranked() -> None:
@@ -88,7 +88,7 @@ def test_a_weighted_ranking_stands_against_its_own_bound() -> None:
     picture = ranking_picture(heavy)
     made = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
     assert dots(picture) == pytest.approx({k: v / heavy.bound for k, v in made.items() if v <= 2 * heavy.bound})
-    assert amount(min(made.values())) in picture.alt
+    assert format_number(min(made.values())) in picture.alt
 
 
 def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
@@ -151,21 +151,21 @@ def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> Non
 
 
 def test_a_forecast_comes_before_the_start_with_its_refusals() -> None:
-    table = expected(workload(), Budget(pcost=1.0))
+    table = expected_costs(workload(), Budget(pcost=1.0))
     assert table["mechanism"].tolist() == list(variants())
     assert (table.loc[table["mechanism"] == "laplace", "status"] != "ok").all()
     ready = table[table["status"] == "ok"]
     assert (ready["seconds"] > 0).all()
     assert (ready["memory_mb"] > 0).all()
-    small = expected(workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3)
+    small = expected_costs(workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3)
     assert "more than the limit" in small["status"][0]
 
 
 def test_every_mechanism_has_one_colour_and_no_two_look_the_same() -> None:
-    looks = {label: mechanism_look(label) for label in variants()}
+    looks = {label: mechanism_style(label) for label in variants()}
     assert len(set(looks.values())) == len(looks)
     for label, seen in looks.items():
-        assert seen.color == mechanism_look(mechanism_name(label)).color
+        assert seen.color == mechanism_style(mechanism_name(label)).color
         assert seen.color in COLORS
     assert label_of("a", {"b": 1}) == "a (b=1)"
     assert mechanism_name("a (b=1)") == "a"
@@ -173,7 +173,7 @@ def test_every_mechanism_has_one_colour_and_no_two_look_the_same() -> None:
 
 
 def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) -> None:
-    picture = checked(spreads_picture({label: spread(made) for label, made in plans.items()}))
+    picture = checked(spreads_picture({label: error_distribution(made) for label, made in plans.items()}))
     told = comparison(workload(), Budget(pcost=0.7), list(plans)).spreads
     assert checked(spreads_picture(told)).alt == picture.alt
     for label, made in plans.items():
@@ -187,10 +187,10 @@ def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) ->
 
 
 def test_published_rows() -> None:
-    table = beside({"CPS 1-way": 3.0})
+    table = results_table({"CPS 1-way": 3.0})
     assert len(table) == len(ROWS) == 42
     assert table["ours"].notna().sum() == 1
-    assert printed("[50]^40", "abs") == 52.8
+    assert published_rmse("[50]^40", "abs") == 52.8
     assert all(row.optimum <= row.printed * (1 + 5e-4) for row in ROWS)
 
 

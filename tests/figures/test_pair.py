@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from engine._format import amount
+from engine._format import format_number
 from engine.analysis import losses, plan_diff, summary
 from engine.analysis.plan_comparison import ratios
 from engine.errors import PlanError
@@ -106,7 +106,7 @@ def test_what_differs_between_two_plans() -> None:
     assert (groups["in"] == "only second").sum() + (groups["in"] == "both").sum() == len(second.workload.groups)
     both = groups[groups["in"] == "both"]
     assert (both["ratio"] < 1).all()
-    assert amount(second.rmse) in summary(first, second)
+    assert format_number(second.rmse) in summary(first, second)
     for _, g in both.iterrows():
         i = next(
             i

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from engine.analysis import condition_query, tolerance_for, written_query
+from engine.analysis import condition_query, parse_query, tolerance_for
 from engine.analysis.ad_hoc_queries import further_answers
 from engine.analysis.compare import compare
 from engine.analysis.error_targets import share_within
@@ -156,8 +156,8 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a look at a plan": (lambda: stepwise.look(P, D, rehearsal=True), "Plan|coarse_or_fine()"),
     "a finish without a look": (lambda: stepwise.finish(None, "key", D), "NoneType|path"),
     "SQL without a schema": (lambda: workload_from_sql(None, "SELECT COUNT(*) FROM t"), "NoneType|Schema"),
-    "a condition without a schema": (lambda: written_query(None, ["age"], "age > 1"), "NoneType|Schema"),
-    "a condition on no attributes": (lambda: written_query(S, None, "age > 1"), "NoneType|name"),
+    "a condition without a schema": (lambda: parse_query(None, ["age"], "age > 1"), "NoneType|Schema"),
+    "a condition on no attributes": (lambda: parse_query(S, None, "age > 1"), "NoneType|name"),
     "a misspelt condition": (lambda: condition_query(S, "agee > 1"), "'agee'|'age'|Write it like"),
     "no condition": (lambda: condition_query(S, None), "NoneType|words"),
     "further answers to nothing": (lambda: further_answers(M, None), "NoneType|Workload"),

@@ -14,29 +14,29 @@ from engine.errors import PlanError
 from engine.lessons import (
     attack_picture,
     caps_picture,
-    centered_picture,
+    centers_example_picture,
     centers_picture,
-    clipped_picture,
+    clipping_picture,
     group_questions,
     left_text,
 )
 from engine.lessons.examples import (
-    ASKED,
     CAPS,
     PERSONS,
+    QUERY_KINDS,
     SECRETS,
     SPARSE,
     VISITS,
     WIDTHS,
-    answers_given,
     best_cap,
     binned,
     caps_table,
     centered_pairs,
-    clipped,
+    clipping_example,
     neighbours,
     of_a_person,
     pairs_workload,
+    published_answers,
     reconstruct_replies,
     rows_in_all,
     spread_of_answers,
@@ -51,22 +51,22 @@ def test_exact_answers_reveal_everybody_as_soon_as_the_equations_say_so() -> Non
     replies = np.array(list(itertools.product((0, 1), repeat=PERSONS)))
     for count in (4, 12, 15, 16):
         asked = group_questions(count)
-        fitting = np.flatnonzero((replies @ asked.T == answers_given(count)).all(axis=1))
-        found = reconstruct_replies(answers_given(count))
+        fitting = np.flatnonzero((replies @ asked.T == published_answers(count)).all(axis=1))
+        found = reconstruct_replies(published_answers(count))
         assert (found.right == PERSONS) == (len(fitting) == 1)
-        np.testing.assert_allclose(asked @ found.estimate, answers_given(count), atol=1e-9)
-    assert answers_given(16).tolist() == (group_questions(16) @ SECRETS).tolist()
+        np.testing.assert_allclose(asked @ found.estimate, published_answers(count), atol=1e-9)
+    assert published_answers(16).tolist() == (group_questions(16) @ SECRETS).tolist()
 
 
 def test_noise_stops_the_attack() -> None:
     # planted noise of twice the standard error that the budget asks for
-    exact = answers_given(16)
+    exact = published_answers(16)
     off = 2 * spread_of_answers(16, Budget(pcost=1.0)) * np.where(np.arange(16) % 3, 1.0, -1.0)
     assert reconstruct_replies(exact + off).right < 16
     assert reconstruct_replies(exact + 1e-4 * off).right == 16
-    noise = answers_given(16, Budget(pcost=1e-6)) - exact
+    noise = published_answers(16, Budget(pcost=1e-6)) - exact
     assert np.abs(noise).max() > 10  # a standard error of 4,000 on sixteen answers
-    assert answers_given(3, Budget(pcost=1.0)).shape == (3,)
+    assert published_answers(3, Budget(pcost=1.0)).shape == (3,)
 
 
 @pytest.mark.parametrize("count", [2, 7, 16])
@@ -120,26 +120,26 @@ def test_clipping_at_zero_is_what_the_integral_says(count: float, std: float) ->
     low, high = max(0.0, count - 12 * std), count + 12 * std
     mean = quad(lambda x: x * law.pdf(x), low, high, limit=200)[0]
     square = quad(lambda x: (x - count) ** 2 * law.pdf(x), low, high, limit=200)[0] + count**2 * law.cdf(0.0)
-    found = clipped([count], std)
+    found = clipping_example([count], std)
     assert found.means[0] == pytest.approx(mean, abs=1e-8)
     assert found.errors[0] ** 2 == pytest.approx(square, rel=1e-6)
     assert found.rmse <= std
 
 
 def test_what_the_questions_say_about_clipping() -> None:
-    assert round(clipped([0.0], 10.0).bias) == 4
-    assert round(clipped(np.zeros(1000), 1.0).bias, -1) == 400
-    assert round(clipped(np.zeros(1000), 1.0).std_of_sum) == 32
-    biases = [clipped(binned(width), 1.0).bias for width in WIDTHS]
+    assert round(clipping_example([0.0], 10.0).bias) == 4
+    assert round(clipping_example(np.zeros(1000), 1.0).bias, -1) == 400
+    assert round(clipping_example(np.zeros(1000), 1.0).std_of_sum) == 32
+    biases = [clipping_example(binned(width), 1.0).bias for width in WIDTHS]
     assert biases == sorted(biases, reverse=True)
     assert all(binned(width).sum() == sum(SPARSE) for width in WIDTHS)
-    for wrong in (lambda: binned(3), lambda: clipped([1.0], 0.0)):
+    for wrong in (lambda: binned(3), lambda: clipping_example([1.0], 0.0)):
         with pytest.raises(PlanError):
             wrong()
 
 
 def test_tuned_centers_lie_between_equal_ones_and_the_bound() -> None:
-    for asked in ASKED:
+    for asked in QUERY_KINDS:
         found = centered_pairs(asked, 4)
         assert found.bound <= found.tuned.weighted_rmse < found.equal.weighted_rmse
         assert found.bound == mechanism_bound(pairs_workload(asked, 4)).rmse(found.tuned)
@@ -164,15 +164,15 @@ def test_equal_centers_are_the_best_for_tables() -> None:
 
 
 def test_pictures_of_the_further_lessons_say_what_they_show() -> None:
-    found = attack_picture(reconstruct_replies(answers_given(16)))
+    found = attack_picture(reconstruct_replies(published_answers(16)))
     assert "has 16 of 16 replies right" in found.alt
     assert found.table["right"].all()
-    wrong = attack_picture(reconstruct_replies(answers_given(2)))
+    wrong = attack_picture(reconstruct_replies(published_answers(2)))
     assert len(wrong.figure.data[2].x) == (~wrong.table["right"]).sum() > 0
-    numbers = clipped(binned(2), 3.0)
-    assert f"{len(numbers.counts)} counts" in clipped_picture(numbers, 2).alt
+    numbers = clipping_example(binned(2), 3.0)
+    assert f"{len(numbers.counts)} counts" in clipping_picture(numbers, 2).alt
     one = centered_pairs("range", 4)
-    shown = centered_picture(one)
+    shown = centers_example_picture(one)
     assert shown.table["RMSE"].tolist() == [one.equal.weighted_rmse, one.tuned.weighted_rmse, one.bound]
     assert centers_picture(one, "age").table["tuned"].sum() == pytest.approx(1.0)
 

@@ -41,7 +41,7 @@ def test_the_pieces_of_the_papers_query() -> None:
         ("A2",): [-HALF, 0, HALF],
         ("A1", "A2"): [[-SIXTH, THIRD, -SIXTH], [SIXTH, -THIRD, SIXTH]],
     }
-    found = lessons.smash(PAPER, QUERY)
+    found = lessons.decompose_query(PAPER, QUERY)
     assert [p.attributes for p in found.pieces] == list(printed)
     for piece in found.pieces:
         np.testing.assert_allclose(piece.table, printed[piece.attributes], atol=1e-14)
@@ -53,7 +53,7 @@ def test_pieces_are_projections_and_add_up(sizes: tuple[int, ...]) -> None:
     schema = Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
     query = np.random.default_rng(len(sizes)).integers(-3, 4, sizes).astype(float)
     query.flat[0] = 1.0
-    found = lessons.smash(schema, query)
+    found = lessons.decompose_query(schema, query)
     assert len(found.pieces) == 2 ** len(sizes)
     for piece in found.pieces:
         inside = {schema.names.index(name) for name in piece.attributes}
@@ -73,14 +73,14 @@ def test_pieces_are_projections_and_add_up(sizes: tuple[int, ...]) -> None:
 )
 def test_queries_that_are_none(query: object) -> None:
     with pytest.raises(WorkloadError, match="Choose at least one cell"):
-        lessons.smash(PAPER, query)
+        lessons.decompose_query(PAPER, query)
 
 
 def test_the_total_of_four_marks_on_twelve_cells() -> None:
     schema = Schema([Attribute.of_size("x", 3), Attribute.of_size("y", 4)])
     for cells in itertools.islice(itertools.combinations(range(12), 4), 0, 495, 37):
         query = np.isin(np.arange(12), cells).reshape(3, 4)
-        assert lessons.smash(schema, query).pieces[0].table == pytest.approx(1 / 3)
+        assert lessons.decompose_query(schema, query).pieces[0].table == pytest.approx(1 / 3)
 
 
 def test_tables_overlap_and_residual_spaces_do_not() -> None:
@@ -164,14 +164,14 @@ def test_contests_that_there_are_not(name: str, cells: int) -> None:
 @pytest.mark.parametrize("pcost", [0.01, 1.0, 10.0])
 def test_outcomes_have_the_spread_that_the_budget_allows(pcost: float) -> None:
     counts = [5, 100, 7]
-    noise = (lessons.outcomes(counts, Budget(pcost=pcost), 4000) - counts) * np.sqrt(pcost)
+    noise = (lessons.draw_releases(counts, Budget(pcost=pcost), 4000) - counts) * np.sqrt(pcost)
     assert noise.shape == (4000, 3)
     # six standard errors of mean, variance and the share inside one standard deviation
     assert abs(noise.mean()) < 6 / np.sqrt(noise.size)
     assert abs(noise.var() - 1) < 6 * np.sqrt(2 / noise.size)
     inside = ndtr(1) - ndtr(-1)
     assert abs((np.abs(noise) < 1).mean() - inside) < 6 * np.sqrt(inside * (1 - inside) / noise.size)
-    again = lessons.outcomes(counts, Budget(pcost=pcost), 4000)
+    again = lessons.draw_releases(counts, Budget(pcost=pcost), 4000)
     assert (again - counts != noise / np.sqrt(pcost)).any()
 
 
@@ -183,7 +183,7 @@ def test_nobody_guesses_better_than_the_overlap_allows(pcost: float) -> None:
         assert np.sum(law) * step == pytest.approx(1.0, abs=2e-4)
     # the best guess takes the likelier of the two
     assert np.sum(np.maximum(found.without, found.with_one)) * step / 2 == pytest.approx(found.guess, abs=2e-4)
-    words = lessons.meanings(Budget(pcost=pcost))
+    words = lessons.budget_table(Budget(pcost=pcost))
     assert f"{np.ceil(1000 * found.guess) / 10:g}%" in words["in words"][2]
     assert f"{np.ceil(1000 * found.guess) / 10:g}%" in Budget(pcost=pcost).describe()
     assert [float(v) for v in words["value"][:2]] == [pcost, pcost / 2]
@@ -219,18 +219,18 @@ def test_analyses_that_there_are_not(attributes: int, fine: int) -> None:
 
 
 def test_a_query_step_by_step() -> None:
-    found = lessons.smash(PAPER, QUERY)
-    last = checked(lesson_figures.smashed_picture(found, 4))
+    found = lessons.decompose_query(PAPER, QUERY)
+    last = checked(lesson_figures.decomposition_picture(found, 4))
     assert last.table["added up"].tolist() == last.table["query"].tolist() == ["0", "1", "1", "0", "0", "1"]
     assert last.table["piece A1"].tolist() == ["1/6"] * 3 + ["−1/6"] * 3
     assert "the query again" in last.alt
-    first = checked(lesson_figures.smashed_picture(found, 1))
+    first = checked(lesson_figures.decomposition_picture(found, 1))
     assert first.table["added up"].tolist() == ["1/2"] * 6
     assert "off by up to 1/2" in first.alt
     panels = [trace.z.tolist() for trace in first.figure.data if trace.type == "heatmap"]
     assert panels == [QUERY, [[0.5]], [[0.5] * 3] * 2]
     assert [t.text[0] for t in first.figure.data if t.type == "scatter"] == ["0", "1/2", "1/2"]
-    assert len(checked(lesson_figures.smashed_picture(found, 0)).figure.data) == 2
+    assert len(checked(lesson_figures.decomposition_picture(found, 0)).figure.data) == 2
 
 
 def test_pictures_say_what_they_show() -> None:
@@ -238,7 +238,7 @@ def test_pictures_say_what_they_show() -> None:
         checked(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True))).alt
     )
     assert "reach 0.71" in checked(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
-    costs = checked(lesson_figures.cost_picture(lessons.smash(PAPER, QUERY)))
+    costs = checked(lesson_figures.cost_picture(lessons.decompose_query(PAPER, QUERY)))
     assert costs.table["pcost"].tolist() == pytest.approx([1 / 4, 1 / 36, 1 / 4, 1 / 9])
     found = contest("range", 8)
     for number, tried in enumerate(found.tried):
@@ -253,7 +253,7 @@ def test_pictures_say_what_they_show() -> None:
     assert "meet" in strategy_figures.proof_text(found, 1.0)
     gap = found.tried[-1].rmse / found.bound(0.0) - 1
     assert f"{gap:.2%}" in strategy_figures.proof_text(found, 0.0)
-    drawn = lessons.outcomes([5, 7], Budget(pcost=1.0), 6)
+    drawn = lessons.draw_releases([5, 7], Budget(pcost=1.0), 6)
     shown = checked(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
     np.testing.assert_array_equal(shown.table[[f"release {i + 1}" for i in range(6)]].to_numpy().T, drawn)
     assert "69.2%" in checked(lesson_figures.neighbours_picture(lessons.neighbours(Budget(pcost=1.0)))).alt

@@ -12,7 +12,7 @@ from engine.mechanisms import plan
 from engine.mechanisms.registry import MECHANISMS
 from engine.privacy import Budget
 from engine.residuals.decomposition import decompose
-from engine.residuals.kronecker_sums import merge
+from engine.residuals.kronecker_sums import merge_terms
 from engine.workload import Workload
 from tests import oracles, shapes
 from tests.mechanisms.checks import (
@@ -184,5 +184,5 @@ def test_shapes_are_what_they_claim():
     families = {p.family.name for f in SHAPES.values() for g in f().groups for p in g.parts}
     assert families == {f.name for f in engine.FAMILIES}
     coupled = decompose(workload_of("coupled"))
-    assert max(len(merge(s, coupled.factors)) for s in coupled.subworkloads) == 2
+    assert max(len(merge_terms(s, coupled.factors)) for s in coupled.subworkloads) == 2
     assert any(len(list(itertools.chain(g.attributes))) == 0 for g in workload_of("empty_set").groups)

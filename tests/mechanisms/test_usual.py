@@ -12,14 +12,14 @@ from engine.mechanisms import forecast
 from engine.mechanisms import registry as known
 from engine.mechanisms import registry as usual
 from engine.mechanisms.base import Forecast
-from engine.mechanisms.registry import implied_options, usual_options
+from engine.mechanisms.registry import default_options, implied_options
 from engine.workload import Attribute, Schema, Workload
 
 ASKED = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2))
 
 
 def taken(options: dict[str, Any], mechanism: str = "querysmasher") -> Any:
-    return usual_options(ASKED, mechanism, options).options.get("centers")
+    return default_options(ASKED, mechanism, options).options.get("centers")
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_forecast_decides(monkeypatch: pytest.MonkeyPatch, tuned: float, uni
         return Forecast(seconds=seconds[options["centers"]], memory=1e6, text="")
 
     monkeypatch.setattr(usual, "forecast", told)
-    found = usual_options(ASKED, "querysmasher", {"max_records": 10})
+    found = default_options(ASKED, "querysmasher", {"max_records": 10})
     assert found.options == {"max_records": 10, "centers": centers}
     assert found.reason.startswith(f"{centers} centers")
     assert found.expected is not None
@@ -53,7 +53,7 @@ def test_what_was_said_stays_as_it_was_said() -> None:
     assert [taken({"centers": centers}) for centers in ("uniform", "tuned")] == ["uniform", "tuned"]
     assert taken({}, "identity") is None
     assert [taken({"objective": "max"}), taken({"solver": "fourier"})] == ["uniform", "uniform"]
-    assert usual_options(ASKED, "querysmasher", {"centers": "uniform"}).reason == ""
+    assert default_options(ASKED, "querysmasher", {"centers": "uniform"}).reason == ""
     with pytest.raises(PlanError, match="center; close names"):
         taken({"center": "tuned"})
 
@@ -65,9 +65,9 @@ def test_to_keep_groups_is_to_tune() -> None:
 
 
 def test_the_forecast_is_that_of_the_plan() -> None:
-    found = usual_options(ASKED, "querysmasher", {})
+    found = default_options(ASKED, "querysmasher", {})
     assert found.expected == forecast(ASKED, **found.options)
 
 
 def test_a_workload_that_asks_nothing_is_left_to_planning() -> None:
-    assert usual_options(Workload(ASKED.schema), "querysmasher", {}).options["centers"] in ("uniform", "tuned")
+    assert default_options(Workload(ASKED.schema), "querysmasher", {}).options["centers"] in ("uniform", "tuned")

@@ -13,7 +13,7 @@ from engine.plans import Plan
 from engine.plans.blocks import calibrate
 from engine.residuals import Strategy
 from engine.residuals.decomposition import decompose
-from engine.residuals.kronecker_sums import assemble, merge
+from engine.residuals.kronecker_sums import assemble, merge_terms
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class ResidualIdentity(Mechanism):
             if 8 * math.prod(sizes) ** 2 > limits.memory_limit:
                 raise LimitExceeded(f"{math.prod(sizes)} cells are more than the memory limit allows.")
             sub, axes = parts.subworkloads[number], tuple(range(len(sizes)))
-            gram = assemble(merge(sub, parts.factors), axes, sizes).dense() if axes else sub.terms[0].coefficient
+            gram = assemble(merge_terms(sub, parts.factors), axes, sizes).dense() if axes else sub.terms[0].coefficient
             shrink = math.prod(1 - 1 / n for n in sizes)
             strategies[space] = tuple(((axis,), self._strategy(n)) for axis, n in enumerate(sizes))
             values[space] = scale * float(np.trace(np.atleast_2d(gram))) * shrink

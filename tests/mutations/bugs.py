@@ -325,7 +325,7 @@ BUGS = (
     Bug(
         name="large unsigned identifiers hashed, small ones not",
         file="engine/records/identifiers.py",
-        old="    two[short] = mixed(one[short])\n",
+        old="    two[short] = mix_bits(one[short])\n",
         new="",
         tests=("tests/records/test_identifiers.py::test_identifier_beyond_64_bits_has_one_identity",),
     ),
@@ -459,8 +459,8 @@ BUGS = (
     Bug(
         name="interrupt after the spend loses the answers",
         file="engine/release/measure.py",
-        old=" as room, unbroken(), own",
-        new=" as room, own",
+        old="        defer_interrupts(),\n",
+        new="",
         tests=("tests/cli/test_progress.py::test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved",),
     ),
     Bug(
@@ -540,7 +540,7 @@ BUGS = (
     Bug(
         name="look-alike dataset name has its own budget",
         file="engine/ledger/ledger.py",
-        old='return " ".join(visible(name).casefold().split())',
+        old='return " ".join(visible_text(name).casefold().split())',
         new="return name",
         tests=("tests/ledger/test_budget.py::test_a_name_that_only_looks_different_gets_no_second_budget",),
     ),
@@ -578,7 +578,7 @@ BUGS = (
     Bug(
         name="ledger set back after an own write not detected",
         file="engine/ledger/ledger.py",
-        old="    elif known and tuple(cells[len(known.cells) : known.length]) != known.written:\n",
+        old="    elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:\n",
         new="    elif False:\n",
         tests=("tests/ledger/test_chain.py::test_ledger_set_back_after_own_write_is_refused",),
     ),

@@ -16,7 +16,7 @@ from engine.errors import Unanswered
 from engine.mechanisms import plan
 from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Block, Plan
-from engine.plans.table_plan import explicit_group_variance, explicit_strategy, leaves, leaves_table
+from engine.plans.table_plan import explicit_group_variance, explicit_strategy, is_table_unmeasured, is_unmeasured
 from engine.plans.variance import VarianceBuilder
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
@@ -67,7 +67,7 @@ def test_answered_and_unanswered_queries_are_told_apart_whatever_the_scale(sprea
         found = explicit_group_variance(workload.groups[0], block).values(0, 18)
         assert np.isinf(found).tolist() == [False] * 6 + [True] * 6 + [False] * 6
         for query, variance in zip(asked, found, strict=True):
-            assert leaves(block, schema.names, query.reshape(sizes)) == math.isinf(variance)
+            assert is_unmeasured(block, schema.names, query.reshape(sizes)) == math.isinf(variance)
 
 
 def test_marks_are_those_of_the_whole_table_when_parts_and_factors_cross() -> None:
@@ -95,8 +95,8 @@ def test_marks_are_those_of_the_whole_table_when_parts_and_factors_cross() -> No
     found = [explicit_group_variance(group, block).values(0, group.count) for group in workload.groups]
     np.testing.assert_array_equal(np.isinf(np.concatenate(found)), left)
     assert 0 < left.sum() < len(left)
-    assert [leaves_table(block, names) for names in (("a1",), ("a2", "a0"), ())] == [True, True, True]
-    assert not leaves_table(made_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",))
+    assert [is_table_unmeasured(block, names) for names in (("a1",), ("a2", "a0"), ())] == [True, True, True]
+    assert not is_table_unmeasured(made_block(domain(3), [((0,), explicit_strategy(np.eye(3), (3,)))]), ("a0",))
 
 
 def test_groups_that_nothing_measures_are_infinite_in_every_table() -> None:

@@ -111,7 +111,7 @@ def test_releases_are_stored_and_free_queries_agree_with_their_groups(mechanism:
     for i, group in enumerate(made.workload.groups):
         np.testing.assert_array_equal(again.values(i), first.values(i))
         table = first.marginal(group.attributes)
-        if not made.whole_tables or made.component_of_table(group.attributes) == made.answered_by[i]:
+        if not made.full_tables or made.component_of_table(group.attributes) == made.answered_by[i]:
             np.testing.assert_allclose(apply_group(group, table, 0, group.count), first.values(i), atol=1e-7)
     query = np.zeros((5, 6))
     query[1:3, 2:] = 1.0

@@ -17,12 +17,12 @@ from engine.mechanisms.querysmasher import QuerySmasher
 from engine.mechanisms.residual_base import ResidualMechanism
 from engine.plans import Plan, variance
 from engine.plans import variance as group_variance
-from engine.plans.blocks import AlikeBlocks, total_pcost
-from engine.plans.variance import VarianceBuilder, by_kind, quadratic_forms, squares_of_products
+from engine.plans.blocks import LazyBlocks, total_pcost
+from engine.plans.variance import VarianceBuilder, quadratic_forms, squares_of_products, variances_by_class
 from engine.privacy import Budget
 from engine.residuals import Complement, Split
 from engine.residuals.tuning.unions import union_seconds
-from engine.workload import Custom, Workload, whole_group
+from engine.workload import Custom, Workload, joint_part
 from tests.shapes import numeric
 
 PLACES = (group_variance, variance)
@@ -30,7 +30,7 @@ PLACES = (group_variance, variance)
 
 def listed(monkeypatch: pytest.MonkeyPatch, *, yes: bool) -> None:
     for place in PLACES:
-        monkeypatch.setattr(place, "worth_forms", lambda rows, rank: not yes)
+        monkeypatch.setattr(place, "prefers_forms", lambda rows, rank: not yes)
 
 
 def test_forms_are_those_of_all_products() -> None:
@@ -69,7 +69,7 @@ def asked() -> Workload:
 )
 def test_plans_say_the_same_either_way(work, options, monkeypatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
     made = plan(asked(), Budget(pcost=1.0), **options) if "centers" in options else planned(*options.items())
     found = []
@@ -103,7 +103,7 @@ def test_another_budget_searches_and_lists_nothing_again(options, pcost, monkeyp
         blind.setattr(VarianceBuilder, "_products", lambda *_: pytest.fail("listed again"))
         if "centers" not in options:  # of the group without attributes a union makes one number
             blind.setattr(group_variance.GroupVariance, "_sum", lambda *_: pytest.fail("added up again"))
-            blind.setattr(group_variance, "pareto", lambda _: pytest.fail("compared again"))
+            blind.setattr(group_variance, "pareto_front", lambda _: pytest.fail("compared again"))
         again = at_budget(made, budget)
         assert again.totals == read.totals
         pd.testing.assert_frame_equal(again.by_group(), expected, check_exact=True)
@@ -149,11 +149,15 @@ def united(*, joint: bool) -> Split:
 def test_variances_beside_a_union_are_those_of_single_queries(joint, yes, monkeypatch) -> None:
     listed(monkeypatch, yes=yes)
     workload = beside(joint=joint)
-    made = QuerySmasher(centers="tuned").made(workload, Budget(pcost=1.0), Limits(), np.inf, united(joint=joint)).plan
+    made = (
+        QuerySmasher(centers="tuned")
+        .candidate_plan(workload, Budget(pcost=1.0), Limits(), np.inf, united(joint=joint))
+        .plan
+    )
     assert made.split.unions
     for i, group in enumerate(workload.groups):
         found, shape = made.variances(i), group.sizes
-        queries = whole_group(group)
+        queries = joint_part(group)
         order = [queries.axes.index(a) for a in range(len(shape))]
         rows = queries.family.rows(queries.sizes).reshape(-1, *queries.sizes).transpose(0, *(1 + a for a in order))
         np.testing.assert_allclose(found, [made.variance_of(group.attributes, row) for row in rows], rtol=1e-9)
@@ -169,7 +173,7 @@ def test_parts_that_a_union_does_not_touch_are_a_factor(monkeypatch) -> None:
             names, {n: "prefix" if n in "ab" else Custom(np.eye(7 if n == "c" else 2)) for n in names}
         )
     counts = []
-    monkeypatch.setattr(variance, "whole_group", lambda group: counts.append(group.count) or whole_group(group))
+    monkeypatch.setattr(variance, "joint_part", lambda group: counts.append(group.count) or joint_part(group))
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert made.split.unions
     assert set(made.split.unions) <= {("a", "d"), ("b", "d")}  # the other gains what rounding decides
@@ -215,10 +219,10 @@ def test_groups_that_differ_in_names_alone_are_looked_at_once() -> None:
     asked = Workload.all_ways(numeric(3, 3, 3, 3), (1, 2), "prefix")
     made = plan(asked, Budget(pcost=1.0), "querysmasher")
     names = asked.schema.names
-    assert isinstance(made.blocks, AlikeBlocks)
+    assert isinstance(made.blocks, LazyBlocks)
     other = replace(made.blocks, numbers=dict(made.blocks.numbers) | {names[1:3]: 0}, _made={})
     split = replace(made.split, centers={names[0]: np.array([0.5, 0.25, 0.25])})
-    looked = by_kind(other, split, asked, lambda number: number)
+    looked = variances_by_class(other, split, asked, lambda number: number)
     pairs = {g.attributes: i for i, g in enumerate(asked.groups)}
     assert len(looked) == len(asked.groups)
     # groups with the first attribute, whose centers differ, and groups on the pair with

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from engine.common_mechanism import CommonPlan
-from engine.common_mechanism.common_plan import coarse_or_fine, price
+from engine.common_mechanism.common_plan import coarse_or_fine, option_cost
 from engine.errors import PlanError
 from engine.mechanisms import at_budget, load_plan, plan
 from engine.plans import Block, Plan
@@ -179,7 +179,7 @@ def test_choice_joint_plans_costs_the_plan_alone() -> None:
     with campaign.silent():
         for left, made in zip(common.residuals, common.options, strict=True):
             for one in campaign.replay(
-                "choice", [common.look, left], made, price(made), tight=made is plans[0], rng=RNG
+                "choice", [common.look, left], made, option_cost(made), tight=made is plans[0], rng=RNG
             ):
                 assert not one.wrong, one
 

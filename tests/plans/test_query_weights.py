@@ -46,7 +46,7 @@ def test_attributes_beside_tables_of_cells_have_weights_of_their_own(monkeypatch
 def test_single_queries_steer_the_weights(monkeypatch):
     """Product weights are not optimal: without weights of single queries a gap remains."""
     monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)
-    monkeypatch.setattr(residual, "fits", lambda *_: False)
+    monkeypatch.setattr(residual, "is_applicable", lambda *_: False)
     workload = Workload.all_ways(shapes.numeric(8, 8), (1, 2))
     found = plan(workload, ONE, objective="max", cache=False)
     monkeypatch.setattr(reweighted.PointWeights, "fits", lambda asked: False)
@@ -70,7 +70,7 @@ def test_weights_of_single_queries_are_followed_exactly(monkeypatch):
     noises = np.random.default_rng(0).uniform(1.0, 2.0, len(same.counts))
     single = PointWeights(asked, emphasis)
     single.follow(asked, noises)
-    earned, best = single.earned(asked, same.counts, noises, emphasis)
+    earned, best = single.weighted_variances(asked, same.counts, noises, emphasis)
 
     def variances(kind, s):
         columns = [s[list(asked[kind].spaces)][:, None], *asked[kind].queries.tables]
@@ -122,7 +122,9 @@ def test_emphasis_is_the_workload_with_its_weights():
     uses = tuple(tuple(next(numbers) for _ in g.parts) for g in workload.groups)
     vectors = tuple(rng.uniform(0.1, 2.0, p.count) for g in workload.groups for p in g.parts)
     kinds = tuple(range(len(workload.groups)))
-    emphasis = Emphasis(kinds=kinds, weights=np.array([1.0, 2.0, 3.0]), uses=uses, whole=(False,) * 3, vectors=vectors)
+    emphasis = Emphasis(
+        kinds=kinds, weights=np.array([1.0, 2.0, 3.0]), uses=uses, single_vector=(False,) * 3, vectors=vectors
+    )
     again = Emphasis.from_dict(json.loads(json.dumps(emphasis.to_dict())))
     written = Workload(workload.schema)
     for group, own in zip(workload.groups, weights_of(again, workload), strict=True):

@@ -14,7 +14,7 @@ import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine import plot
-from engine._values import Value
+from engine._values import FrozenValue
 from engine.analysis.compare import Comparison, comparison
 from engine.errors import LedgerError, PlanError
 from engine.ledger import Ledger
@@ -144,7 +144,7 @@ def test_plot_gives_the_figures_of_the_pages() -> None:
 
 
 def test_a_value_without_headline_cannot_be_made() -> None:
-    class Silent(Value):
+    class Silent(FrozenValue):
         """A value without a headline, which could not be printed in a notebook."""
 
     with pytest.raises(TypeError, match="headline"):

@@ -9,11 +9,11 @@ import pytest
 
 from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
-from engine.postprocess.contrasts import assembled, contrast
-from engine.postprocess.nonnegative_projection import nonnegative
+from engine.postprocess.contrasts import assemble_table, contrast
+from engine.postprocess.nonnegative_projection import project_nonnegative
 from engine.postprocess.partial_pooling import better_pairs, on_simplex, single_tables
-from engine.postprocess.residual_estimates import Evidence, Lens, Seen, evidence
-from engine.postprocess.shrinkage import fitted, shrunk_total
+from engine.postprocess.residual_estimates import Evidence, MeasuredProjection, ResidualEstimate, evidence
+from engine.postprocess.shrinkage import shrink_table, shrunk_total
 from engine.privacy import Budget
 from engine.workload import Workload
 from tests.publish.measured import SCHEMA, measured_on
@@ -41,13 +41,13 @@ def test_triples_teach_pairs_exactly_where_three_attributes_do_not_interact():
         between = contrast(rng.normal(size=[n for i, n in enumerate(sizes) if i != k]))
         whole += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
     centers = tuple(np.full(n, 1.0 / n) for n in sizes)
-    three = Seen(cells=contrast(whole), variance=1e-3, rank=24, lens=Lens(centers=centers))
+    three = ResidualEstimate(cells=contrast(whole), variance=1e-3, rank=24, lens=MeasuredProjection(centers=centers))
     seen, tables = {(0, 1, 2): three}, {}
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
         tables[axes] = whole.sum(axis=tuple(a for a in range(3) if a not in axes))
-        lens = Lens(centers=tuple(centers[a] for a in axes))
+        lens = MeasuredProjection(centers=tuple(centers[a] for a in axes))
         if len(axes) == 2:  # so noisy that it neither says anything nor objects
-            seen[axes] = Seen(cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens)
+            seen[axes] = ResidualEstimate(cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens)
     found = Evidence(
         names=("a", "b", "c"),
         sizes=sizes,
@@ -94,12 +94,12 @@ def test_the_simplex_is_met_from_everywhere():
 
 def test_a_table_in_its_noise_stays_at_its_reference_and_one_beyond_follows():
     margins = {(0,): np.array([30.0, 70.0]), (1,): np.array([40.0, 50.0, 10.0]), (): np.array(100.0)}
-    lens = Lens(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
+    lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
     product = np.outer(margins[0,], margins[1,]) / 100
     moved = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
     for variance, near in ((1e4, product), (1e-4, product + moved)):
-        seen = Seen(cells=contrast(product) + moved, variance=variance, rank=2, lens=lens)
-        made = fitted((0, 1), seen, margins, 100.0)
+        seen = ResidualEstimate(cells=contrast(product) + moved, variance=variance, rank=2, lens=lens)
+        made = shrink_table((0, 1), seen, margins, 100.0)
         np.testing.assert_allclose(made, near, atol=0.05)
         np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-9)
         np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-9)
@@ -107,10 +107,10 @@ def test_a_table_in_its_noise_stays_at_its_reference_and_one_beyond_follows():
 
 def test_a_row_far_below_nothing_still_has_its_margin():
     margins = {(0,): np.array([1.0, 99.0]), (1,): np.array([60.0, 40.0]), (): np.array(100.0)}
-    lens = Lens(centers=(np.full(2, 0.5), np.full(2, 0.5)))
+    lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
     for size in (1e2, 1e3):
         cells = contrast(np.array([[-size, size / 2], [size, -size]]))
-        made = fitted((0, 1), Seen(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
+        made = shrink_table((0, 1), ResidualEstimate(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
         np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-6)
         np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-6)
 
@@ -123,8 +123,8 @@ def test_the_joint_projection_finds_the_nearest_tables():
     odd = np.array([[0.0, 3.0], [3.0, 0.0]])
     start = {(): np.array(6.0), (0, 1): contrast(pair), (0, 2): contrast(pair), (1, 2): contrast(odd)}
     start |= {(i,): np.zeros(2) for i in range(3)} | {(0, 1, 2): np.zeros((2, 2, 2))}
-    assert assembled(start, (0, 1, 2)).min() < -0.5
-    made = nonnegative({a: c.copy() for a, c in start.items()}, [(0, 1, 2)], (2, 2, 2), 1e-4, lambda *_: None)
+    assert assemble_table(start, (0, 1, 2)).min() < -0.5
+    made = project_nonnegative({a: c.copy() for a, c in start.items()}, [(0, 1, 2)], (2, 2, 2), 1e-4, lambda *_: None)
 
     def distance(cells, total=6.0):
         table, square = cells.reshape(2, 2, 2), (cells.sum() - total) ** 2 / 1e-3
@@ -134,8 +134,8 @@ def test_the_joint_projection_finds_the_nearest_tables():
         return square
 
     best = minimize(distance, np.full(8, 0.75), bounds=[(0, None)] * 8, options={"ftol": 1e-14, "gtol": 1e-10})
-    assert assembled(made, (0, 1, 2)).min() >= -1e-12
-    assert distance(assembled(made, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
+    assert assemble_table(made, (0, 1, 2)).min() >= -1e-12
+    assert distance(assemble_table(made, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
 
 
 def test_tables_that_are_right_rest_and_the_result_is_as_near(monkeypatch):
@@ -155,8 +155,8 @@ def test_tables_that_are_right_rest_and_the_result_is_as_near(monkeypatch):
     def made(every):
         monkeypatch.setattr(joint, "ALL_LOOK", every)
         looks.clear()
-        found = nonnegative({a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None)
-        assert min(assembled(found, axes).min() for axes in tables) >= -1e-9
+        found = project_nonnegative({a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None)
+        assert min(assemble_table(found, axes).min() for axes in tables) >= -1e-9
         square = sum(float(np.sum((found[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a)
         return square, len(looks)
 
@@ -175,17 +175,17 @@ def test_only_tables_whose_margins_contradict_each_other_are_projected_together(
     start |= {axes: contrast(np.eye(2)[0][:, None, None] * 30.0 * np.eye(2)) for axes in triples}
     told = {"names": ("a", "b", "c", "d"), "sizes": (2,) * 4, "centers": (), "total": 80.0, "total_variance": 1.0}
     found = Evidence(**told, tables=tuple(triples), seen={})
-    assert min(assembled(start, axes).min() for axes in triples[1:]) < -1.0
-    held, project = [], shrunk.nonnegative
+    assert min(assemble_table(start, axes).min() for axes in triples[1:]) < -1.0
+    held, project = [], shrunk.project_nonnegative
     monkeypatch.setattr(
         shrunk,
         "nonnegative",
         lambda c, tables, *rest, **more: (held.append(tables), project(c, tables, *rest, **more))[1],
     )
-    made = shrunk.agreeing(found, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
+    made = shrunk.make_consistent(found, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
     assert [[axes for axes in tables if len(axes) == 3] for tables in held][:2] == [[], [(0, 1, 2)]]
-    assert min(assembled(made, axes).min() for axes in triples) >= -1e-12
+    assert min(assemble_table(made, axes).min() for axes in triples) >= -1e-12
     whole = project({a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None)
     for axes in sets:
-        assert np.abs(assembled(made, axes) - assembled(whole, axes)).max() < 1.5
-    assert np.abs(assembled(made, (0, 1)) - pair).max() > 5.0  # which no table of three has
+        assert np.abs(assemble_table(made, axes) - assemble_table(whole, axes)).max() < 1.5
+    assert np.abs(assemble_table(made, (0, 1)) - pair).max() > 5.0  # which no table of three has

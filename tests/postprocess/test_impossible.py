@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from engine.mechanisms import plan
-from engine.postprocess.contrasts import assembled
-from engine.postprocess.nonnegative_projection import emptied
-from engine.postprocess.synthetic_records import mend_people
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.contrasts import assemble_table
+from engine.postprocess.nonnegative_projection import zero_impossible_cells
+from engine.postprocess.synthetic_records import impute_records
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.publish.tables_package import write_tables
 from engine.workload import Attribute, Schema, Workload
@@ -42,7 +42,7 @@ def ruled(rules, ways=(1, 2), pcost=0.05, seed=1, **options):
         return summed.transpose([sorted(kept).index(a) for a in kept])
 
     made = plan(Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options)
-    return simulated(made, table, np.random.default_rng(seed)), table
+    return simulate_measurement(made, table, np.random.default_rng(seed)), table
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_impossible_cells_are_empty_and_all_tables_agree(which, ways, fit, pcost
         impossible = found.plan.schema.possible_share(group.attributes) == 0.0
         assert (published.table(group.attributes)[impossible] == 0.0).all()
         # not by cutting: what the tables are made of has nothing there
-        made = assembled(published.contrasts, published.positions(group.attributes))
+        made = assemble_table(published.contrasts, published.positions(group.attributes))
         assert np.abs(made[impossible]).max(initial=0.0) <= 1e-9
 
 
@@ -67,7 +67,7 @@ def test_impossible_cells_are_empty_and_all_tables_agree(which, ways, fit, pcost
 def test_prefixes_with_tuned_centers_keep_the_rules(centers):
     schema = SCHEMA.with_facts(impossible=RULES["chained"])
     workload = Workload(schema).add(("a", "b"), "prefix").add(("b", "c"), {"b": "range", "c": "marginal"})
-    found = simulated(
+    found = simulate_measurement(
         plan(workload, Budget(pcost=0.05), centers=centers), people(schema, 3_000, 1), np.random.default_rng(1)
     )
     published = found.publish()
@@ -93,7 +93,7 @@ def test_unbiased_tables_stay_unbiased_and_keep_their_total(rules):
     largest = [axes for axes in contrasts if len(axes) == 3]
     sizes = SCHEMA.sizes(SCHEMA.names)
     for given, back in ((contrasts, 1.0), (twice, 2.0)):
-        again = emptied({axes: c.copy() for axes, c in given.items()}, largest, sizes, seen)
+        again = zero_impossible_cells({axes: c.copy() for axes, c in given.items()}, largest, sizes, seen)
         for axes, c in contrasts.items():
             np.testing.assert_allclose(again[axes], back * c, atol=1e-8)
 
@@ -111,7 +111,7 @@ def test_rules_sharpen_the_fit_and_much_budget_leaves_true_tables():
                     Budget(pcost=0.05),
                     mechanism="residualplanner",
                 )
-                made = simulated(bare, table, np.random.default_rng(seed))
+                made = simulate_measurement(bare, table, np.random.default_rng(seed))
             published = made.publish()
             errors[with_rules] += sum(np.abs(published.table(n) - table(n)).sum() for n in sets(SCHEMA, (2,)))
     assert errors[True] < 0.97 * errors[False]
@@ -135,12 +135,12 @@ def test_whole_records_keep_every_rule(rules):
 def test_records_that_break_a_rule_take_the_values_of_those_that_keep_it():
     possible = np.array([[True, False], [True, True]])
     records = np.array([[0, 7, 1], [1, 8, 1], [0, 9, 1]])
-    mend_people(records, [([0, 2], possible)], np.random.default_rng(1))
+    impute_records(records, [([0, 2], possible)], np.random.default_rng(1))
     assert records.tolist() == [[1, 7, 1], [1, 8, 1], [1, 9, 1]]
     none = np.zeros((0, 3), int)
-    mend_people(none, [([0, 2], possible)], np.random.default_rng(1))
+    impute_records(none, [([0, 2], possible)], np.random.default_rng(1))
     records = np.array([[0, 7, 1]])
-    mend_people(records, [([0, 2], possible)], np.random.default_rng(1))
+    impute_records(records, [([0, 2], possible)], np.random.default_rng(1))
     assert records.tolist() == [[0, 7, 0]]
 
 
@@ -161,7 +161,7 @@ def test_without_rules_for_its_attributes_a_table_is_as_before():
     made = plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=0.1))
     again = plan(Workload(schema).add(("a", "b")), Budget(pcost=0.1))
     table = people(SCHEMA, 3_000, 1)
-    one, other = (simulated(p, table, np.random.default_rng(1)).publish() for p in (made, again))
+    one, other = (simulate_measurement(p, table, np.random.default_rng(1)).publish() for p in (made, again))
     assert (one.table(["a", "b"]) == other.table(["a", "b"])).all()
     assert made.hash != again.hash
 
@@ -175,7 +175,7 @@ def test_unbiased_tables_without_impossible_cells_have_errors_of_their_own():
     possible = found.plan.schema.possible_share(("a", "b")) > 0.0
     missed = []
     for seed in range(1_000, 1_040):
-        again = simulated(found.plan, table, np.random.default_rng(seed)).publish("none")
+        again = simulate_measurement(found.plan, table, np.random.default_rng(seed)).publish("none")
         missed.append(again.table(("a", "b")) - table(("a", "b")))
     seen = np.mean(np.square(missed), axis=0)
     assert (errors[~possible] == 0.0).all()

@@ -9,7 +9,7 @@ import scipy
 from engine.plans.blocks import apply_factors
 from engine.postprocess.partial_pooling import nearest_single
 from engine.postprocess.residual_estimates import evidence
-from engine.postprocess.shrinkage import fitted, reference
+from engine.postprocess.shrinkage import max_entropy_table, shrink_table
 from engine.privacy import Budget
 from engine.release import apply_group
 from engine.workload import Attribute, Schema, Workload
@@ -93,7 +93,7 @@ def test_a_fit_in_a_metric_follows_what_is_known_well_and_not_what_is_not():
     total = float(tables[0,].sum())
     tables[1,] *= total / tables[1,].sum()
     tables[()] = np.array(total)
-    before, after = reference((0, 1), tables), fitted((0, 1), seen, tables, total)
+    before, after = max_entropy_table((0, 1), tables), shrink_table((0, 1), seen, tables, total)
     np.testing.assert_allclose(after.sum(axis=1), tables[0,], rtol=1e-2, atol=5.0)
     far, near = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (before, after))
     assert near < 0.05 * far

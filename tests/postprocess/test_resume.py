@@ -84,13 +84,13 @@ def test_records_that_are_stopped_again_and_again_are_the_same(tmp_path):
 
 
 def test_no_table_is_fitted_twice(tmp_path, monkeypatch):
-    fitted, made = [], shrunk.fitted
+    fitted, made = [], shrunk.shrink_table
 
     def counted(axes, *given):
         fitted.append(axes)
         return made(axes, *given)
 
-    monkeypatch.setattr(shrunk, "fitted", counted)
+    monkeypatch.setattr(shrunk, "shrink_table", counted)
     found = released()
     attempted(lambda told: publish(found, progress=told, resume=tmp_path))
     triples = [axes for axes in fitted if len(axes) == 3]

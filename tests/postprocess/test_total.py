@@ -12,7 +12,7 @@ from engine.postprocess import publish
 from engine.postprocess.partial_pooling import borrowed_total
 from engine.postprocess.residual_estimates import evidence
 from engine.postprocess.shrinkage import shrunk_total
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
@@ -46,7 +46,7 @@ def errors(table, pcost, ways):
     made = plan(Workload.all_ways(SCHEMA, ways, family="marginal"), Budget(pcost=pcost), mechanism="residualplanner")
     rows = []
     for seed in range(SEEDS):
-        found = evidence(simulated(made, table, np.random.default_rng(seed)))
+        found = evidence(simulate_measurement(made, table, np.random.default_rng(seed)))
         total, variance = borrowed_total(found)
         rows.append([(found.total - PEOPLE) ** 2, (total - PEOPLE) ** 2, variance])
     return np.sqrt(np.mean(rows, axis=0))
@@ -67,19 +67,19 @@ def test_attributes_that_all_say_the_same_hardly_mislead_it(ways):
 
 def test_a_total_that_is_known_well_stays_as_it_was_measured():
     made = plan(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=0.2), mechanism="residualplanner")
-    found = evidence(simulated(made, alike, np.random.default_rng(1)))
+    found = evidence(simulate_measurement(made, alike, np.random.default_rng(1)))
     assert borrowed_total(found) == (found.total, found.total_variance)
 
 
 def test_where_nothing_is_clear_the_own_answer_is_all_there_is():
     made = plan(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1e-6), mechanism="residualplanner")
-    found = evidence(simulated(made, independent, np.random.default_rng(0)))
+    found = evidence(simulate_measurement(made, independent, np.random.default_rng(0)))
     assert borrowed_total(found) == (found.total, found.total_variance)
 
 
 def test_all_published_tables_sum_to_the_total_that_was_borrowed_for():
     made = plan(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=0.002), mechanism="residualplanner")
-    found = simulated(made, independent, np.random.default_rng(3))
+    found = simulate_measurement(made, independent, np.random.default_rng(3))
     shrunk, seen = publish(found), evidence(found)
     borrowed, own = shrunk_total(*borrowed_total(seen)), shrunk_total(seen.total, seen.total_variance)
     assert abs(shrunk.total - borrowed) < 0.1 * abs(own - borrowed)

@@ -12,7 +12,7 @@ from engine.errors import Cancelled, LimitExceeded, NotAnswerable, PlanError
 from engine.mechanisms import plan
 from engine.postprocess import QualityRule, uncertainty
 from engine.postprocess.residual_estimates import evidence
-from engine.postprocess.uncertainty import REASONS, SHARES, hidden_tables, simulated
+from engine.postprocess.uncertainty import REASONS, SHARES, hidden_tables, simulate_measurement
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, measured_on, people
@@ -59,7 +59,7 @@ def test_what_attributes_have_in_common_is_learned_from_all_tables_together():
         even = np.outer(rows, columns) / own.sum()
         most = min(np.sum(rows**2), np.sum(columns**2)) - np.sum(even**2)
         true.append(np.sum((own - even) ** 2) / most)
-    published = simulated(made, table, np.random.default_rng(0)).publish()
+    published = simulate_measurement(made, table, np.random.default_rng(0)).publish()
     hidden = hidden_tables(evidence(published.measurement), published.contrasts).values()
     assert np.median([h.odds @ SHARES for h in hidden]) == pytest.approx(np.mean(true), rel=0.2)  # alone: 0.4 of it
     assert max(h.drawn(rng).max() for h in hidden) <= max(h.variance for h in hidden)
@@ -136,7 +136,7 @@ def test_more_noise_means_larger_errors_and_no_noise_none():
     table = people(SCHEMA, 3_000, 1)
     last = 0.0
     for pcost in (1e6, 1.0, 1e-2):
-        found = simulated(measured_on(PAIRS, Budget(pcost=pcost))[0].plan, table, np.random.default_rng(0))
+        found = simulate_measurement(measured_on(PAIRS, Budget(pcost=pcost))[0].plan, table, np.random.default_rng(0))
         typical = float(found.publish().uncertainty(draws=4).table_errors(["a", "b"]).mean())
         assert typical > 3 * last
         last = typical
@@ -218,7 +218,7 @@ def test_tables_that_were_measured_on_more_attributes_than_any_group_has_have_er
     workload = Workload.all_ways(schema, (1, 2))
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert max(len(block.attributes) for block in made.blocks.values()) == 3
-    even = simulated(
+    even = simulate_measurement(
         made, lambda names: np.full(schema.sizes(names), 1e6 / schema.cells(names)), np.random.default_rng(1)
     )
     published = even.publish("nonnegative")

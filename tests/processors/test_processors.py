@@ -57,7 +57,7 @@ def test_packages_are_sound_that_hold_the_rows_of_an_earlier_version(
 ) -> None:
     """They had the eigenvectors that some processor took."""
     with monkeypatch.context() as patched:
-        patched.setattr(solvers, "settled", lambda rows: ortho_group.rvs(len(rows), random_state=3))
+        patched.setattr(solvers, "canonical_rotation", lambda rows: ortho_group.rvs(len(rows), random_state=3))
         found = engine.release.measure(office.made(name), office.RECORDS, rehearsal=True)
         path = write_package(found, tmp_path / "earlier.zip")
     assert verify_package(path) == ()

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from engine.mechanisms import plan
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema
 
@@ -37,7 +37,7 @@ def measured_on(workload, budget=None, *, records=3_000, seed=1, mechanism="resi
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)
     made = plan(workload, budget, mechanism=mechanism, **options)
-    return simulated(made, table, np.random.default_rng(seed)), table
+    return simulate_measurement(made, table, np.random.default_rng(seed)), table
 
 
 def sets(schema, ways):

@@ -13,7 +13,7 @@ from engine.mechanisms import load_plan, plan
 from engine.postprocess import publication_weights as aim
 from engine.postprocess import simulation as rehearsed
 from engine.postprocess.publication_weights import weighed_for_publishing
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, people
@@ -46,7 +46,7 @@ def test_published_tables_are_nearer_to_records_with_the_weights_of_the_aim():
 
     def off(**aim):
         made = plan(pairs, Budget(pcost=0.003), "residualplanner", **aim)
-        found = [simulated(made, table, np.random.default_rng(100 + seed)).publish() for seed in range(2)]
+        found = [simulate_measurement(made, table, np.random.default_rng(100 + seed)).publish() for seed in range(2)]
         sets = [g.attributes for g in pairs.groups if len(g.attributes) == 2]
         return np.mean([np.abs(f.table(names) - table(names)).sum() for f in found for names in sets])
 
@@ -72,14 +72,14 @@ def test_groups_without_weight_stay_so_and_others_count_by_theirs():
 
 
 def test_an_earlier_release_is_a_reference():
-    earlier = simulated(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0)).publish()
+    earlier = simulate_measurement(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0)).publish()
     asked = Workload(SCHEMA).add(("b", "a"), "marginal").add(("c",), "prefix").add((), "total")
     made = plan(asked, BUDGET, aim="published", reference=earlier)
     assert {g.attributes for g in made.workload.groups} == {("b", "a"), ("c",), ()}
 
 
 def test_what_is_no_reference_is_refused_before_any_search():
-    earlier = simulated(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0))
+    earlier = simulate_measurement(plan(PAIRS, BUDGET, "residualplanner"), TABLE, np.random.default_rng(0))
     small = Schema([Attribute.of_size("a", 9), Attribute.of_size("z", 2)])
     with pytest.raises(PlanError, match="needs a reference"):
         plan(PAIRS, BUDGET, aim="published")

@@ -14,7 +14,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from engine._format import harmless, markdown
+from engine._format import escape_formula, markdown
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.postprocess import publish, uncertainty
@@ -82,7 +82,7 @@ class Page(HTMLParser):
 def check_csv(text: str) -> None:
     for row in csv.reader(io.StringIO(text)):
         for cell in row:
-            assert cell == harmless(cell) or re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell), cell
+            assert cell == escape_formula(cell) or re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell), cell
 
 
 def check_page(text: str) -> None:

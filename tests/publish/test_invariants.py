@@ -15,8 +15,8 @@ from engine.cli.main import main
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.postprocess import publish
-from engine.postprocess.contrasts import assembled
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.contrasts import assemble_table
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.publish.export_r import is_open
 from engine.publish.release_package import write_package
@@ -51,7 +51,7 @@ def stated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
 
     schema = plain.with_facts(invariants=[(list(names), table(names)) for names in CASES[which]])
     made = plan(Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options)
-    return simulated(made, table, np.random.default_rng(1)), table
+    return simulate_measurement(made, table, np.random.default_rng(1)), table
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_fits_and_records_keep_exact_totals(which, rules, ways, centers) -> None
         for group in found.plan.workload.groups:
             made = published.table(group.attributes)
             # not by cutting: what the tables are made of has nothing there, and the same totals
-            bare = assembled(published.contrasts, published.positions(group.attributes))
+            bare = assemble_table(published.contrasts, published.positions(group.attributes))
             assert np.abs(bare - made).max() <= 1e-7
             assert (made[schema.even_share(group.attributes) == 0.0] == 0.0).all()
             for names in CASES[which]:
@@ -151,7 +151,7 @@ def test_weighted_sums_of_released_integers_hold_exact_totals(tmp_path) -> None:
         kept = [name for name in schema.names if name in names]
         return summed.transpose([kept.index(name) for name in names])
 
-    found = simulated(made, exact, np.random.default_rng(1))
+    found = simulate_measurement(made, exact, np.random.default_rng(1))
     assert not is_open(found)
     write_tables(found.publish().uncertainty(draws=2), tmp_path / "tables.zip")
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:

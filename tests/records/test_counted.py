@@ -16,14 +16,14 @@ import pytest
 import engine.records.database as grouped
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_plan import coarse_or_fine
-from engine.common_mechanism.two_stage_io import counted_for_steps
+from engine.common_mechanism.two_stage_io import counts_for_steps
 from engine.errors import DataError, SchemaError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.release import Intake, measure
-from engine.release.ingest import check_records, counted_for, declare_public
+from engine.release.ingest import check_records, counts_for, declare_public
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent
 
@@ -160,12 +160,12 @@ def test_count_column_that_is_attribute_is_refused(attributes: tuple[str, ...], 
         for count in (
             lambda data=data: count_marginals(data, COUNTED, [attributes], **named),
             lambda data=data: count_marginals(data, COUNTED, [attributes], on_refused="drop", **named),
-            lambda data=data: counted_for(made, data, **named),
+            lambda data=data: counts_for(made, data, **named),
             lambda data=data: check_records(made, data, **named),
             lambda data=data: measure(made, data, rehearsal=True, **named),
             lambda data=data: measure(made, data, **where, **named),
             lambda data=data: declare_public(made, data, why="print", **where, **named),
-            lambda data=data: counted_for_steps(common, data, **named),
+            lambda data=data: counts_for_steps(common, data, **named),
             lambda data=data: stepwise.look(common, data, **where, **named),
         ):
             with pytest.raises(DataError, match="count column 'n' is also an attribute"):
@@ -244,7 +244,7 @@ def test_one_record_in_counted_table_costs_at_most_charge() -> None:
     table = counted()
     with silent():
         one, *others = (
-            released([PLAN], counted_for(PLAN, data, count_column="n"))
+            released([PLAN], counts_for(PLAN, data, count_column="n"))
             for data in (table, *(table.assign(n=table["n"] + (table.index == row)) for row in range(len(table))))
         )
     costs = [cost([PLAN], one, other) for other in others]

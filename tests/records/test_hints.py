@@ -13,7 +13,7 @@ import pytest
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import Encoder, count_marginals
-from engine.records.value_hints import PHRASES, Hints, reasons
+from engine.records.value_hints import PHRASES, Hints, refusal_reasons
 from engine.release.ingest import check_records
 from engine.workload import Attribute, Schema, Workload
 
@@ -49,7 +49,7 @@ WHOLE = Attribute.of_size("x", 10)
 )
 def test_reasons_name_what_would_fit(attribute: Attribute, text: str, expected: list[str]) -> None:
     assert Encoder(attribute=attribute).one(text) < 0
-    assert list(reasons(Encoder(attribute=attribute), text)) == expected
+    assert list(refusal_reasons(Encoder(attribute=attribute), text)) == expected
 
 
 def points(attribute: Attribute, *texts: Any) -> bool:

@@ -24,7 +24,7 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import count_marginals
 from engine.records.identifiers import identities
-from engine.release.ingest import counted_for
+from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent
 
@@ -250,7 +250,7 @@ def test_person_in_two_number_types_costs_at_most_charge(first: str, second: str
         rows = frame[frame["pid"] != without]
         rows[::2].astype({"pid": first}).to_parquet(tmp_path / "a.parquet")
         rows[1::2].astype({"pid": second}).to_parquet(tmp_path / "b.parquet")
-        tables.append(counted_for(made, tmp_path, person="pid"))
+        tables.append(counts_for(made, tmp_path, person="pid"))
     with silent():
         everybody, *others = (released([made], counts) for counts in tables)
     costs = [cost([made], everybody, other) for other in others]

@@ -17,14 +17,14 @@ import pytest
 from engine.cli.main import main
 from engine.common_mechanism import stepwise
 from engine.common_mechanism.common_plan import coarse_or_fine
-from engine.common_mechanism.two_stage_io import counted_for_steps
+from engine.common_mechanism.two_stage_io import counts_for_steps
 from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import Counts, count_marginals
 from engine.release import Intake, measure
-from engine.release.ingest import check_records, counted_for
+from engine.release.ingest import check_records, counts_for
 from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema(
@@ -64,11 +64,11 @@ def same(one: Counts, two: Counts) -> bool:
 
 def test_the_sum_of_saved_parts_is_the_whole(tmp_path: Path) -> None:
     frame = records()
-    whole = counted_for(PLAN, frame)
+    whole = counts_for(PLAN, frame)
     assert whole.rows_refused > 20
     assert whole.rows_in == len(frame)
     for i, part in enumerate(cut(frame)):
-        counted_for(PLAN, part).save(tmp_path / f"{i}.counts")
+        counts_for(PLAN, part).save(tmp_path / f"{i}.counts")
     loaded = [Counts.load(tmp_path / f"{i}.counts") for i in range(8)]
     total = Counts.sum(reversed(loaded))
     assert same(total, whole)
@@ -84,34 +84,34 @@ def test_the_sum_of_saved_parts_is_the_whole(tmp_path: Path) -> None:
 def test_a_file_is_for_its_owner_alone_and_replaces_nothing(tmp_path: Path) -> None:
     place, before = tmp_path / "a.counts", os.umask(0)
     try:
-        counted_for(PLAN, records()).save(place)
+        counts_for(PLAN, records()).save(place)
     finally:
         os.umask(before)
     assert place.stat().st_mode & 0o777 == 0o600
     content = place.read_bytes()
     with pytest.raises(DataError, match="nothing is overwritten"):
-        counted_for(PLAN, records(9)).save(place)
+        counts_for(PLAN, records(9)).save(place)
     for path, words in ((tmp_path / "no" / "a.counts", "folder that exists"), (Path("/"), "is a folder")):
         with pytest.raises(DataError, match=words):
-            counted_for(PLAN, records(9)).save(path)
+            counts_for(PLAN, records(9)).save(path)
     assert place.read_bytes() == content
     assert list(tmp_path.iterdir()) == [place]
 
 
 def test_no_part_is_added_twice(tmp_path: Path) -> None:
     frame = records()
-    one, two = (counted_for(PLAN, part).as_shard() for part in cut(frame, 2))
+    one, two = (counts_for(PLAN, part).as_shard() for part in cut(frame, 2))
     sum_ = one + two
-    for twice in ((one, one), (sum_, two), (one, sum_), (one, counted_for(PLAN, frame.iloc[::2].sample(frac=1)))):
+    for twice in ((one, one), (sum_, two), (one, sum_), (one, counts_for(PLAN, frame.iloc[::2].sample(frac=1)))):
         with pytest.raises(DataError, match="1 of these parts is there twice"):
             Counts.sum(twice)
-    nothing = counted_for(PLAN, frame.iloc[:0]).as_shard()
+    nothing = counts_for(PLAN, frame.iloc[:0]).as_shard()
     assert same(Counts.sum([nothing, one, nothing, two]), sum_)
     # two parts may really be alike in every number: their names then tell them apart, and bind them
-    north, south = (counted_for(PLAN, frame).as_shard(name) for name in ("north", "south"))
+    north, south = (counts_for(PLAN, frame).as_shard(name) for name in ("north", "south"))
     assert (north + south).records == 2 * north.records
     with pytest.raises(DataError, match="there twice"):
-        north + counted_for(PLAN, frame.iloc[:5]).as_shard("north")
+        north + counts_for(PLAN, frame.iloc[:5]).as_shard("north")
     with pytest.raises(DataError, match="have an id already"):
         one.as_shard("north")
     other = Schema([*SCHEMA.attributes[:2], Attribute.of_size("two", 1)])
@@ -121,14 +121,14 @@ def test_no_part_is_added_twice(tmp_path: Path) -> None:
 
 def test_parts_that_were_counted_otherwise_are_refused() -> None:
     frame = records()
-    one = counted_for(PLAN, frame.iloc[:100])
+    one = counts_for(PLAN, frame.iloc[:100])
     ages = Schema([SCHEMA["sex"], Attribute.numeric("age", [0, 21, 65, 120]), SCHEMA["one"]])
     other = plan(Workload(ages).add(("sex", "age"), "marginal").add(("one",), "marginal"), Budget(pcost=1.0))
-    for part in (counted_for(other, frame.iloc[100:]), counted_for(COARSE, frame.iloc[100:])):
+    for part in (counts_for(other, frame.iloc[100:]), counts_for(COARSE, frame.iloc[100:])):
         with pytest.raises(DataError, match="different schemas or tables"):
             Counts.sum([one, part])
     with pytest.raises(DataError, match="different caps"):
-        Counts.sum([one, counted_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True)
+        Counts.sum([one, counts_for(CAPPED, frame.iloc[100:], person="person")], split_by_person=True)
     with pytest.raises(DataError, match="more records than"):
         replace(one, records=2**62) + one
     with pytest.raises(DataError, match="at least one part"):
@@ -141,10 +141,10 @@ def test_parts_that_were_counted_otherwise_are_refused() -> None:
 
 def test_a_cap_spans_parts_only_where_they_are_split_by_person(tmp_path: Path) -> None:
     frame = records()
-    whole = counted_for(CAPPED, frame, person="person")
+    whole = counts_for(CAPPED, frame, person="person")
     assert whole.rows_over_cap > 20
     halves = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
-    parts = [counted_for(CAPPED, part, person="person") for part in halves]
+    parts = [counts_for(CAPPED, part, person="person") for part in halves]
     with pytest.raises(DataError, match="split_by_person"):
         Counts.sum(parts)
     with pytest.raises(DataError, match="split_by_person"):
@@ -171,10 +171,10 @@ def test_a_release_of_the_sum_is_known_as_one_of_the_records(tmp_path: Path) -> 
     for name in ("direct", "parts"):
         book.add_dataset(name, total=Budget(pcost=1e7))
     measure(PLAN, frame, dataset="direct", ledger=book)
-    total = Counts.sum(counted_for(PLAN, part).as_shard() for part in cut(frame))
+    total = Counts.sum(counts_for(PLAN, part).as_shard() for part in cut(frame))
     found = measure(PLAN, total, dataset="parts", ledger=book, intake=seen.append)
     assert "released under the name 'direct'" in seen[0].warnings[0]
-    assert (seen[0].rows_in, seen[0].refused) == (len(frame), counted_for(PLAN, frame).rows_refused)
+    assert (seen[0].rows_in, seen[0].refused) == (len(frame), counts_for(PLAN, frame).rows_refused)
     assert abs(found.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""  # where the keyed digests of records stand
@@ -182,12 +182,12 @@ def test_a_release_of_the_sum_is_known_as_one_of_the_records(tmp_path: Path) -> 
 
 def test_a_look_at_the_sum_is_finished_on_the_same_records_alone(tmp_path: Path) -> None:
     frame, common = records(), coarse_or_fine(COARSE, PLAN, names=["coarse", "fine"])
-    total = Counts.sum(counted_for_steps(common, part).as_shard() for part in cut(frame, 3))
+    total = Counts.sum(counts_for_steps(common, part).as_shard() for part in cut(frame, 3))
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("d", total=Budget(pcost=1e8))
     key = stepwise.look(common, total, dataset="d", ledger=book).key
     stepwise.decide(book, key, option="fine", by="A. Reader")
-    for data in (Counts.sum([total, counted_for_steps(common, records(30)).as_shard()]), frame.iloc[1:]):
+    for data in (Counts.sum([total, counts_for_steps(common, records(30)).as_shard()]), frame.iloc[1:]):
         with pytest.raises(DataError, match="not the records that were looked at"):
             stepwise.finish(book, key, data)
     done = stepwise.finish(book, key, frame)
@@ -232,7 +232,7 @@ def test_the_command_line_counts_parts_and_releases_their_sum(
     assert main([*given, "--ledger", place["book"], "--out", str(tmp_path / "a.csv")]) == 0
     assert f"Rows read {len(frame)} = counted" in capsys.readouterr().err
     answers = pd.read_csv(tmp_path / "a.csv")["answer"]
-    assert abs(answers[:6] - counted_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
+    assert abs(answers[:6] - counts_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
     assert main([*given, "--ledger", place["all.counts"], "--out", place["all.counts"]]) == 1
     with pytest.raises(SystemExit):
         main(
@@ -302,7 +302,7 @@ def changed(place: Path, out: Path, **head: Any) -> Path:
 )
 def test_files_of_counts_that_are_wrong_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     place = tmp_path / "a.counts"
-    counted_for(PLAN, records()).save(place)
+    counts_for(PLAN, records()).save(place)
     if wrong.get("sets") == [["sex", "age"]]:  # a file that says less than it holds is as good as one that holds less
         assert list(Counts.load(changed(place, tmp_path / "b.counts", **wrong))) == [("sex", "age")]
         return
@@ -313,7 +313,7 @@ def test_files_of_counts_that_are_wrong_are_refused(tmp_path: Path, wrong: dict[
 
 
 def test_damage_anywhere_is_found(tmp_path: Path) -> None:
-    place, found = tmp_path / "a.counts", counted_for(PLAN, records())
+    place, found = tmp_path / "a.counts", counts_for(PLAN, records())
     found.save(place)
     content, rng = place.read_bytes(), random.Random(0)
     short = [content[:n] for n in range(0, len(content), 97)] + [b"no zip"]

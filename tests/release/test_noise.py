@@ -216,7 +216,7 @@ def propose_by_integers(envelope, words, *, entropy):
         negative, word = word % 2, word // 2
         head, place = divmod(word, 1 << envelope.width_bits)
         if bin_ == len(envelope.counts):
-            m, bound = noise._beyond_bins(envelope, entropy=entropy)
+            m, bound = noise._sample_tail(envelope, entropy=entropy)
         else:
             m = (bin_ << envelope.width_bits) + place
             bound = Fraction(envelope.height, int(envelope.counts[bin_]))
@@ -356,6 +356,6 @@ def test_sizes_are_checked_by_both_laws():
 
 
 def test_a_value_past_int64_raises(monkeypatch):
-    monkeypatch.setattr(noise, "_beyond_bins", lambda envelope, entropy: (1 << 63, Fraction(1)))
+    monkeypatch.setattr(noise, "_sample_tail", lambda envelope, entropy: (1 << 63, Fraction(1)))
     with pytest.raises(OverflowError):
         noise._propose(gaussian_envelope(1), np.full(1, 2**64 - 1, np.uint64), entropy=entropy(9), margin=0.0)

@@ -23,7 +23,7 @@ from engine.privacy import Budget
 from engine.publish import write_answers
 from engine.records import count_marginals
 from engine.release import apply_group
-from engine.release.measure import keep_rehearsal, kept_rehearsal
+from engine.release.measure import load_rehearsal, save_rehearsal
 from engine.workload import Attribute, Schema, Workload
 
 measuring = sys.modules["engine.release.measure"]  # the package shows the function under this name
@@ -267,10 +267,10 @@ def test_a_kept_rehearsal_is_the_same_and_takes_memory_only_where_it_is_looked_a
     made = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
     found = measure(made, pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), rehearsal=True)
     file = tmp_path / "numbers"
-    keep_rehearsal(found, file)
+    save_rehearsal(found, file)
     assert file.stat().st_size > 2 * 60**3 * 8
     tracemalloc.start()
-    kept = kept_rehearsal(made, file)
+    kept = load_rehearsal(made, file)
     assert kept.rehearsal
     assert tracemalloc.get_traced_memory()[0] < 200_000
     tracemalloc.stop()
@@ -283,7 +283,7 @@ def test_a_kept_rehearsal_is_the_same_and_takes_memory_only_where_it_is_looked_a
     for damaged in (content[: len(content) // 2], content[:30] + b"x" * 100 + content[130:], b""):
         file.write_bytes(damaged)
         with pytest.raises(LedgerError):
-            kept_rehearsal(made, file)
+            load_rehearsal(made, file)
 
 
 def test_an_attribute_of_one_cell_is_checked_like_any_other(ledger: Ledger) -> None:

@@ -123,7 +123,7 @@ def test_repeat_of_release_without_digest_is_refused(
     small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "recognised", lambda *_: None)
+        patch.setattr(measuring, "fingerprint_of", lambda *_: None)
         release(small, ledger)
     with pytest.raises(OtherRecords):
         release(small, ledger)
@@ -136,11 +136,11 @@ def test_repeat_refuses_other_records_of_a_simultaneous_run(
     recognised = measuring.recognised
 
     def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(measuring, "recognised", recognised)
+        monkeypatch.setattr(measuring, "fingerprint_of", recognised)
         release(small, ledger, RECORDS)
         return recognised(*arguments)
 
-    monkeypatch.setattr(measuring, "recognised", overtaken)
+    monkeypatch.setattr(measuring, "fingerprint_of", overtaken)
     with pytest.raises(OtherRecords):
         release(small, ledger, CHANGED)
     assert ledger.status("survey").spent == small.pcost

@@ -23,7 +23,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices, price
+from engine.common_mechanism.common_plan import coarse_or_fine, nested_choices, option_cost
 from engine.errors import NotApplicable, PlanError, Unanswered
 from engine.mechanisms import load_plan
 from engine.mechanisms import plan as make_plan
@@ -227,7 +227,7 @@ def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
             for left, made in zip(later.residuals, later.options, strict=True)
         ]
     for parts, made in ways:
-        yield from replay(CHAIN if chain else STEPS, parts, made, price(made), tight=False, rng=rng)
+        yield from replay(CHAIN if chain else STEPS, parts, made, option_cost(made), tight=False, rng=rng)
         # charged alone, as on other records, each step pays for its own dearest cell
         if len(parts) == 2 and parts[1].blocks:
             alone = parts[1].pcost

@@ -76,7 +76,7 @@ def test_workload_total_groups_keep_their_own_weights() -> None:
     workload = Workload(ONE).add((), "total", query_weights=[1e6]).add((), "total")
     made = plan(workload, Budget(1.0))
     assert made.certificate.lower_bound <= made.weighted_rmse * (1.0 + 1e-9)
-    kinds: list[Group] = [workload.groups[int(kind.numbers[0])] for kind in workload.alike]
+    kinds: list[Group] = [workload.groups[int(kind.numbers[0])] for kind in workload.group_classes]
     assert len(kinds) == 2
 
 

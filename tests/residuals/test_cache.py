@@ -13,7 +13,7 @@ import engine.residuals.cache as solve_cache
 from engine.errors import Cancelled
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
-from engine.residuals.cache import SolveCache, default_cache, default_folder, nearest
+from engine.residuals.cache import SolveCache, default_cache, default_folder, most_similar
 from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Attribute, Schema, Workload
@@ -231,7 +231,7 @@ def test_the_folder_stays_within_its_bound(tmp_path):
 
 
 def test_memory_stays_within_its_bound():
-    kept = solve_cache.Bounded(100)
+    kept = solve_cache.LruCache(100)
     for key in "abcd":
         kept.put(key, key, 40)
     assert (kept.get("a"), kept.get("b"), kept.get("c"), kept.get("d"), kept.used) == (None, None, "c", "d", 80)
@@ -245,7 +245,7 @@ def test_memory_stays_within_its_bound():
 
 
 def test_what_several_values_are_made_of_counts_until_the_last_of_them_goes():
-    kept = solve_cache.Bounded(100)
+    kept = solve_cache.LruCache(100)
     for key in "abc":
         kept.put(key, key, {"both": 60, key: 10})
     assert kept.used == 90
@@ -338,9 +338,9 @@ def test_the_nearest_hint_is_the_one_with_the_most_similar_gram():
         cache.suggest(search, search.run())
     near = Search(factor=Factor(sizes=(4,), matrix=base + 2.1 * np.diag([1.0, 0, 0])), centers=(None,))
     twin = Search(factor=Factor(sizes=(4,), matrix=base + 2.0 * np.diag([1.0, 0, 0])), centers=(None,))
-    np.testing.assert_array_equal(nearest(cache.hints(), near), twin.run().dual)
+    np.testing.assert_array_equal(most_similar(cache.hints(), near), twin.run().dual)
     other = Search(factor=Factor(sizes=(5,), matrix=np.eye(4)), centers=(None,))
-    assert nearest(cache.hints(), other) is None
+    assert most_similar(cache.hints(), other) is None
 
 
 def test_rebuilding_a_plan_uses_no_cache(folder, monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 
 from engine.plans import Block
 from engine.plans.blocks import apply_factors, undo_factors
-from engine.residuals import Complement, Lift, SplitLift, Strategy, WholeDomain, basis, class_rows, contract, grouped
-from engine.residuals.basis import WholeTable, part_of, pieces, positions, tables, ungrouped
+from engine.residuals import Complement, FullDomain, Lift, SplitLift, Strategy, basis, class_rows, contract, group_axes
+from engine.residuals.basis import FullTable, part_of, pieces, positions, tables, ungroup_axes
 from engine.workload import subsets
 
 EXACT = {"rtol": 0, "atol": 1e-11}
@@ -110,14 +110,14 @@ def test_contractions_and_groupings_pass_the_dot_test(first):
     head, sizes, sets = (3,) * first, (2, 3, 4), [(2, 0), (), (1,)]
     mats = [rng.standard_normal((8, 5)), rng.standard_normal((1, 2)), None]
     x, y = rng.standard_normal((*head, *sizes)), rng.standard_normal((*head, 5, 2, 3))
-    there = contract(grouped(x, sets, first), mats, first)
-    back = ungrouped(contract(y, [None if m is None else m.T for m in mats], first), sets, sizes, first)
+    there = contract(group_axes(x, sets, first), mats, first)
+    back = ungroup_axes(contract(y, [None if m is None else m.T for m in mats], first), sets, sizes, first)
     assert there.shape == y.shape
     assert back.shape == x.shape
     assert np.sum(there * y) == pytest.approx(np.sum(x * back), rel=1e-12)
-    np.testing.assert_array_equal(ungrouped(grouped(x, sets, first), sets, sizes, first), x)
+    np.testing.assert_array_equal(ungroup_axes(group_axes(x, sets, first), sets, sizes, first), x)
     # axis 2 of the tensor is the slow one of the first set
-    np.testing.assert_array_equal(grouped(x, sets, first)[..., 1, 0, 2], x[..., 1, 2, 0])
+    np.testing.assert_array_equal(group_axes(x, sets, first)[..., 1, 0, 2], x[..., 1, 2, 0])
 
 
 # ---- M and its inverse -------------------------------------------------------------------------------------------
@@ -194,16 +194,16 @@ def test_what_is_asked_of_a_space_is_read_back_and_nothing_of_the_others(name):
 @pytest.mark.parametrize("sizes", [(1,), (5,), (3, 1, 4)])
 def test_whole_lifts_are_orthogonal_and_pass_the_dot_test(sizes):
     n = math.prod(sizes)
-    for lift in (WholeTable(sizes), WholeDomain(n)):
+    for lift in (FullTable(sizes), FullDomain(n)):
         dot_test(lift.rows, lift.classes, n, n)
         np.testing.assert_allclose(lift.classes(lift.rows(np.eye(n))), np.eye(n), **EXACT)
     flat = np.ones((1, 1))
     for m in sizes:
         flat = np.kron(flat, np.vstack([np.full((1, m), m**-0.5), basis(m).T]))
-    np.testing.assert_allclose(WholeTable(sizes).rows(np.eye(n)), flat, **EXACT)
+    np.testing.assert_allclose(FullTable(sizes).rows(np.eye(n)), flat, **EXACT)
 
 
-@pytest.mark.parametrize("lift", [Lift((5, 4)), WholeTable((5, 4))], ids=["lift", "whole table"])
+@pytest.mark.parametrize("lift", [Lift((5, 4)), FullTable((5, 4))], ids=["lift", "whole table"])
 def test_reversing_an_attribute_changes_signs_by_its_degrees(lift):
     """What the search for symmetries believes of a lift."""
     (x,) = vectors(20)

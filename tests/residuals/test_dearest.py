@@ -10,7 +10,7 @@ from engine.errors import PlanError
 from engine.mechanisms import at_budget, load_plan, plan
 from engine.privacy import Budget
 from engine.residuals import Strategy
-from engine.residuals.strategy import dearest_cell
+from engine.residuals.strategy import joint_sensitivity
 from engine.workload import Attribute, Schema, Workload
 from engine.workload.families import Random
 
@@ -49,15 +49,15 @@ def test_the_dearest_cell_is_that_of_all_cells(seed, law):
     parts = [part(rng, law, whole=seed % 2) for _ in range(int(rng.integers(1, 7)))]
     every = [costs(p, law) for p in parts]
     truth, apart = float(sum(every).max()), math.fsum(float(c.max()) for c in every)
-    assert dearest_cell(parts, law) == pytest.approx(truth, rel=1e-12)
-    assert truth <= dearest_cell(parts, law) * (1 + 1e-12)
+    assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
+    assert truth <= joint_sensitivity(parts, law) * (1 + 1e-12)
     for most in (1, 4, 12):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine.residuals.strategy, "MOST", most)
-            assert truth * (1 - 1e-12) <= dearest_cell(parts, law) <= apart * (1 + 1e-12)
+            assert truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= apart * (1 + 1e-12)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.residuals.strategy, "ENTRIES", 0)  # no value is left out
-        assert dearest_cell(parts, law) == pytest.approx(truth, rel=1e-12)
+        assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])

@@ -12,7 +12,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Split, basis, class_rows
 from engine.residuals.decomposition import decompose
-from engine.residuals.kronecker_sums import assemble, merge, units
+from engine.residuals.kronecker_sums import assemble, axis_partition, merge_terms
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests import oracles, shapes
 from tests.shapes import SHAPES
@@ -227,7 +227,7 @@ def test_terms_on_the_same_axes_are_merged():
     number, scale = parts.spaces[("a", "b")]
     sub = parts.subworkloads[number]
     assert len(sub.terms) == 2
-    merged = merge(sub, parts.factors)
+    merged = merge_terms(sub, parts.factors)
     assert len(merged) == 1
     whole = scale * assemble(merged, (0, 1), sub.sizes).dense()
     np.testing.assert_allclose(whole, expected_gram(workload, ("a", "b")), atol=1e-10)
@@ -240,11 +240,11 @@ def test_merging_and_assembling_change_nothing(shape):
     for space, (number, scale) in parts.spaces.items():
         if space:
             sub = parts.subworkloads[number]
-            merged, axes = merge(sub, parts.factors), tuple(range(len(space)))
+            merged, axes = merge_terms(sub, parts.factors), tuple(range(len(space)))
             found = scale * assemble(merged, axes, sub.sizes).dense()
             expected = expected_gram(workload, space)
             np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-10 * np.trace(expected))
-            assert sorted(a for unit in units(merged, len(space)) for a in unit) == list(axes)
+            assert sorted(a for unit in axis_partition(merged, len(space)) for a in unit) == list(axes)
 
 
 def test_forty_attributes_take_no_time_and_one_factor():

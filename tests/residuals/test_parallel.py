@@ -19,7 +19,7 @@ from engine.errors import Cancelled, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Factor, Options
-from engine.residuals.parallel import Task, configured, search_all, workers_for
+from engine.residuals.parallel import Task, is_configured, search_all, workers_for
 from engine.residuals.strategy_search import Search
 from engine.workload import Workload
 from tests import shapes
@@ -148,10 +148,10 @@ def test_the_number_of_workers():
     assert workers_for(0.0, 50, 1.0, 1e9, 7) == 7
     assert workers_for(100.0, 50, 0.6e9, 1e9, None) == 0  # memory for one only
     assert workers_for(100.0, 50, 1.0, 1e9, None) == (cores if cores > 1 else 0)
-    assert not configured()
+    assert not is_configured()
     for setting in ({"backend": "threading"}, {"n_jobs": 2}, {"backend": "loky", "n_jobs": 1}):
         with joblib.parallel_config(**setting):
-            assert configured()
+            assert is_configured()
             assert workers_for(0.0, 50, 1.0, 1e9, None) == (None if "n_jobs" in setting else -1)
 
 

@@ -12,7 +12,7 @@ import engine.residuals.dual_solver as solvers
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
 from engine.residuals.decomposition import decompose
 from engine.residuals.dual_solver import FixedBasisProblem, FourierProblem
-from engine.residuals.kronecker_sums import assemble, merge
+from engine.residuals.kronecker_sums import assemble, merge_terms
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Circular, Marginal, Workload
 from engine.workload.families import Prefix
@@ -147,7 +147,7 @@ def test_subworkloads_of_products_are_solved_factor_by_factor():
     solved = solver.solve(sub)
     assert [len(axes) for axes, _ in solved.factors] == [1, 1, 1]
     assert len(solver.duals) == 3
-    gram = assemble(merge(sub, parts.factors), (0, 1, 2), sub.sizes)
+    gram = assemble(merge_terms(sub, parts.factors), (0, 1, 2), sub.sizes)
     whole = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
     assert solved.value == pytest.approx(whole.value, rel=1e-5)
     for other in parts.subworkloads:

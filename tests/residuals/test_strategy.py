@@ -13,7 +13,7 @@ from engine._arrays import Array
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Strategy
-from engine.residuals.strategy import settled
+from engine.residuals.strategy import canonical_rotation
 from engine.workload import Attribute, Schema, Workload
 
 RNG = np.random.default_rng(11)
@@ -23,7 +23,7 @@ RNG = np.random.default_rng(11)
 def test_settled_rows_depend_on_their_span_alone(rank: int, dimension: int) -> None:
     directions = ortho_group.rvs(dimension, random_state=RNG)[:rank] if dimension > 1 else np.eye(1)
     turned = (ortho_group.rvs(rank, random_state=RNG) if rank > 1 else -np.eye(1)) @ directions
-    one, other = (settled(d) @ d for d in (directions, turned))
+    one, other = (canonical_rotation(d) @ d for d in (directions, turned))
     np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-10)
     np.testing.assert_allclose(one @ one.T, np.eye(rank), rtol=0.0, atol=1e-12)
     np.testing.assert_allclose(one.T @ one, directions.T @ directions, rtol=0.0, atol=1e-12)
@@ -32,7 +32,7 @@ def test_settled_rows_depend_on_their_span_alone(rank: int, dimension: int) -> N
 def test_the_vectors_that_settle_rows_stay_as_they_are() -> None:
     """Others would turn what earlier versions measured, and files of both would differ."""
     c, s = 0.9844170653927429, 0.1758494849680837
-    np.testing.assert_allclose(settled(np.eye(2, 3)), [[c, -s], [-s, -c]], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(canonical_rotation(np.eye(2, 3)), [[c, -s], [-s, -c]], rtol=0.0, atol=1e-12)
 
 
 def strategy(family: str = "prefix", size: int = 6) -> Strategy:

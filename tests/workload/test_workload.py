@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from engine._arrays import numbered
+from engine._arrays import unique_rows
 from engine.errors import SchemaError, WorkloadError
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Prefix, Random
-from engine.workload.workload import outside
+from engine.workload.workload import groups_outside
 from tests import oracles, shapes
 from tests.shapes import SHAPES
 
@@ -258,7 +258,7 @@ def test_groups_alike_are_those_of_one_key_and_ranks(seed):
         ranks = group.ranks(workload.schema)
         places = [workload.schema.order[name] for name in group.named(ranks)]
         kinds.setdefault((group.key, ranks), []).append((i, places))
-    found = [(a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True))) for a in workload.alike]
+    found = [(a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True))) for a in workload.group_classes]
     assert found == [(ranks, own) for (_, ranks), own in kinds.items()]
 
 
@@ -270,14 +270,16 @@ def test_groups_with_a_set_of_attributes_that_is_not_there(seed):
     every = sorted(set().union(*named))
     for left_out in (None, *every):
         spaces = [tuple(order[name] for name in space) for space in every if space != left_out]
-        assert outside(workload.alike, spaces).tolist() == [i for i, own in enumerate(named) if left_out in own]
+        assert groups_outside(workload.group_classes, spaces).tolist() == [
+            i for i, own in enumerate(named) if left_out in own
+        ]
 
 
 def test_rows_are_numbered_whatever_their_numbers():
     rng = np.random.default_rng(2)
     for most in (3, 10**6, 2**40):  # each with a place of its own, sorted, and past any machine word
         rows = rng.integers(0, most, size=(50, 4))[rng.integers(0, 50, size=200)]
-        first, numbers = numbered(rows)
+        first, numbers = unique_rows(rows)
         unlike, expected = np.unique(rows, axis=0, return_inverse=True)
         assert np.array_equal(numbers, expected.ravel())
         assert np.array_equal(rows[first], unlike)

@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine._arrays import Array, Index, numbered
+from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.progress import Listener
-from engine.residuals.basis import Lift, WholeDomain, basis, center, class_rows, contract, grouped
-from engine.residuals.decomposition import NEGLIGIBLE, Factor, Spreading, asked_spaces
+from engine.residuals.basis import FullDomain, Lift, basis, center, class_rows, contract, group_axes
+from engine.residuals.decomposition import NEGLIGIBLE, Factor, GroupContribution, queried_spaces
 from engine.residuals.dual_solver import DualProblem, Options
 from engine.residuals.kronecker_sums import add_factors, assemble, part_rows, rows_bytes
 from engine.residuals.split import Axes, Role
 from engine.residuals.strategy_search import dense_bytes, step_seconds
 from engine.residuals.tuning.limits import Allowance
 from engine.workload import Group, Part, Workload, subsets
-from engine.workload.workload import AlikeGroups
+from engine.workload.workload import GroupClass
 
 if TYPE_CHECKING:
     pass
@@ -62,7 +62,7 @@ class Evaluation:
                 square = float(pi @ self.problem.gram(piece.part) @ pi)
             else:
                 square = float(np.sum(self._contracted(piece, ()) ** 2))
-            self.scalars[number] = square if square > NEGLIGIBLE * self.problem.whole(piece.part) else 0.0
+            self.scalars[number] = square if square > NEGLIGIBLE * self.problem.gram_trace(piece.part) else 0.0
         return self.scalars[number]
 
     def _contracted(self, piece: Piece, keep: Axes) -> Array:
@@ -100,7 +100,7 @@ class Evaluation:
             return 0.0
         # the optimum of a Kronecker product is the product of its factors' optima, so each factor
         # is solved once for all spaces
-        if len(used) == 1 or kind.apart:
+        if len(used) == 1 or kind.separate:
             by_coefficient = {f: math.prod(self.alone(number)[0] for _, number in f) for f in used}
             value = math.fsum(coefficients[f] * optimum for f, optimum in by_coefficient.items())
             outer = 0.5 * kind.count / math.sqrt(value)
@@ -140,7 +140,7 @@ class Evaluation:
     def asks(self, number: int) -> bool:
         """Return whether the Gram of a piece on the attributes inside is more than rounding."""
         if number not in self.asking:
-            query_trace = self.problem.whole(self.problem.pieces[number].part)
+            query_trace = self.problem.gram_trace(self.problem.pieces[number].part)
             self.asking[number] = self.factor(number).trace > NEGLIGIBLE * query_trace
         return self.asking[number]
 
@@ -198,7 +198,7 @@ class Evaluation:
             bases = [None if i == position else basis(piece.part.sizes[i]) for i in keep]
             out = contract(self._contracted(piece, keep), bases, 1)  # (rows, class coordinates and one axis of cells)
             at = keep.index(position)
-            out = grouped(out, [tuple(i for i in range(len(keep)) if i != at), (at,)], 1)
+            out = group_axes(out, [tuple(i for i in range(len(keep)) if i != at), (at,)], 1)
             gradient = np.einsum("qm,qmn->n", weights, out)
             self._add(role, basis(self.problem.sizes[role]).T @ gradient)
 
@@ -249,7 +249,7 @@ class SpaceKind:
     count: int
     roles: tuple[Role, ...]
     terms: dict[tuple[tuple[Axes, int], ...], dict[tuple[int, ...], float]]
-    apart: bool = False
+    separate: bool = False
 
 
 def roles_of(workload: Workload) -> dict[str, Role]:
@@ -261,7 +261,7 @@ def roles_of(workload: Workload) -> dict[str, Role]:
     identities: dict[Any, int] = {}
     _, weights = np.unique([group.weight for group in workload.groups], return_inverse=True)
     occurrences: list[Index] = [np.zeros((0, 3), dtype=np.int64)]  # attribute, place, weight
-    for group_class in workload.alike:
+    for group_class in workload.group_classes:
         parts = [
             (identities.setdefault(p.key, len(identities)), p.axes)
             for p in workload.groups[group_class.numbers[0]].parts
@@ -276,7 +276,7 @@ def roles_of(workload: Workload) -> dict[str, Role]:
                 ]
                 occurrences.append(np.column_stack([*columns, weights[group_class.numbers]]))
     rows = np.concatenate(occurrences)
-    firsts, row_class = numbered(rows)
+    firsts, row_class = unique_rows(rows)
     by_attribute: dict[int, list[tuple[int, ...]]] = {}
     for (attribute, *place_and_weight), multiplicity in zip(
         rows[firsts].tolist(), np.bincount(row_class).tolist(), strict=True
@@ -329,14 +329,14 @@ class CenterProblem:
         self.tuned = [r for r in sorted(roles_present) if self.sizes[r] > 1 and not self._is_uniform_optimal(r)]
         self.options = COARSE_OPTIONS
 
-    def _classes_of_groups(self) -> list[tuple[Group, AlikeGroups, Array]]:
+    def _classes_of_groups(self) -> list[tuple[Group, GroupClass, Array]]:
         """Return classes of equal groups: a representative, the members, and their weights.
 
         Groups of a class are on attributes of equal roles; groups of zero weight are left out.
         """
         weights, out = np.array([group.weight for group in self.workload.groups]), []
-        for group_class in self.workload.alike:
-            _, role_class = numbered(self._roles[group_class.places])
+        for group_class in self.workload.group_classes:
+            _, role_class = unique_rows(self._roles[group_class.places])
             for k in range(int(role_class.max()) + 1):
                 members = (role_class == k) & (weights[group_class.numbers] > 0.0)
                 if members.any():
@@ -388,12 +388,14 @@ class CenterProblem:
                 (positions, products.setdefault((factors, scalars), len(products)), 1.0)
                 for positions, factors, scalars in self._pattern(group, groups.ranks)
             ]
-            spreading.append(Spreading(numbers=groups.numbers, places=groups.places, weights=weights, pattern=pattern))
+            spreading.append(
+                GroupContribution(numbers=groups.numbers, places=groups.places, weights=weights, pattern=pattern)
+            )
         monomials, ranked = list(products), list[tuple[int, SpaceKind]]()
-        for spaces in asked_spaces(spreading, self._roles, self.workload.schema.exact_places):
+        for spaces in queried_spaces(spreading, self._roles, self.workload.schema.exact_places):
             counts = np.bincount(spaces.kinds).tolist()
             _, examples = np.unique(spaces.kinds, return_index=True)
-            for k, coefficients in enumerate(spaces.asked):
+            for k, coefficients in enumerate(spaces.coefficients):
                 terms: dict[Any, dict[tuple[int, ...], float]] = {}
                 for number, weight in coefficients.items():
                     factors, scalars = monomials[number]
@@ -409,7 +411,7 @@ class CenterProblem:
                 d, cells = math.prod(n - 1 for n in sizes), math.prod(sizes)
                 peak = dense_bytes(d, d, cells) + 8 * d * ((len(space_kind.terms) + 4) * d + 3 * cells)
                 slow = too_slow(sizes)
-                space_kind.apart = not self._reserve(0, peak, step_seconds(d, cells)) or slow
+                space_kind.separate = not self._reserve(0, peak, step_seconds(d, cells)) or slow
         return kinds
 
     def _pattern(self, group: Group, ranks: Sequence[int]) -> list[Any]:
@@ -471,7 +473,7 @@ class CenterProblem:
             self._rows[part.key] = part_rows(part).reshape(-1, *part.sizes)
         return self._rows[part.key]
 
-    def whole(self, part: Part) -> float:
+    def gram_trace(self, part: Part) -> float:
         """Return the trace of the Gram of a part, the reference for rounding."""
         return float(np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2))
 
@@ -488,7 +490,7 @@ class CenterProblem:
             total += kind.count * state.space(kind)
         return total, state.finish()
 
-    def whole_center(self, role: Role, inside: int, c: float) -> Array:
+    def optimal_center(self, role: Role, inside: int, c: float) -> Array:
         """Return V 1 / (1^T V 1), shape (n,).
 
         V is the covariance of the optimal strategy on all cells for G + c 1 1^T.
@@ -499,7 +501,7 @@ class CenterProblem:
         n = self.sizes[role]
         factor = Factor(sizes=(n,), matrix=self.gram(self.pieces[inside].part) + c)
         with threads_for(n):
-            problem = DualProblem(lift=WholeDomain(n), factor=factor)
+            problem = DualProblem(lift=FullDomain(n), factor=factor)
             options = replace(self.options, deadline=self.allowance.deadline)
             mass, status = problem.maximise(options, self._starts.get(("whole", role)))
             self._starts["whole", role] = 0.99 * mass + 0.01 / n
@@ -546,7 +548,7 @@ class CenterProblem:
         if not gram.any():
             return np.full(n, 1.0 / n)
         with threads_for(n):
-            problem = DualProblem(lift=WholeDomain(n), factor=total)
+            problem = DualProblem(lift=FullDomain(n), factor=total)
             pi = problem.solution(*problem.maximise(COARSE_OPTIONS)).strategy.covariance @ np.ones(n)
         mass = float(pi.sum())
         if abs(mass) <= ROUNDING * float(np.abs(pi).sum()):

@@ -57,7 +57,7 @@ class CenterBalance:
     Parameters
     ----------
     problem : its classes of spaces have one term each.
-    alone : for every tuned role the numbers of its pieces inside and outside, from `asked_alone`.
+    alone : for every tuned role the numbers of its pieces inside and outside, from `separable_pieces`.
     """
 
     def __init__(self, problem: CenterProblem, alone: Mapping[Role, tuple[int, int]]) -> None:
@@ -120,7 +120,7 @@ class CenterBalance:
         return value
 
 
-def asked_alone(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
+def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
     """Return the pieces inside and outside of every tuned role, if the workload is separable.
 
     Otherwise the result is empty.
@@ -221,7 +221,7 @@ class _Search:
     def run(self, initial: Mapping[Role, Array]) -> None:
         """Evaluate initial centers and the family of one scalar, and descend from the best."""
         start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
-        if pieces := asked_alone(self.problem):
+        if pieces := separable_pieces(self.problem):
             self._balance(CenterBalance(self.problem, pieces), start)
             return
         uniform, _ = self.evaluate({})
@@ -251,7 +251,9 @@ class _Search:
                 return
             previous_gain = gain
             self.problem.watch(0.1 + 0.9 * step / MAX_BALANCE_ROUNDS, f"Balancing centers, round {step + 1}")
-            updated = {role: self.problem.whole_center(role, balance.alone[role][0], c) for role, c in offsets.items()}
+            updated = {
+                role: self.problem.optimal_center(role, balance.alone[role][0], c) for role, c in offsets.items()
+            }
             centers = {**centers, **{role: pi for role, pi in updated.items() if np.isfinite(pi).all()}}
 
     def _descend(self, start: Mapping[Role, Array]) -> None:

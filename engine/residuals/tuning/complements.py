@@ -48,8 +48,8 @@ from engine._threads import threads_for
 from engine.progress import Listener
 from engine.residuals.basis import Lift, basis, class_rows
 from engine.residuals.decomposition import NEGLIGIBLE
-from engine.residuals.kronecker_sums import fewer, product_rows, rows_bytes
-from engine.residuals.split import Complement, Space, swapped
+from engine.residuals.kronecker_sums import product_rows, reduce_rows, rows_bytes
+from engine.residuals.split import Complement, Space, swap_pair
 from engine.residuals.strategy_search import step_seconds
 from engine.residuals.tuning.limits import Allowance
 from engine.workload import Group, Workload
@@ -121,7 +121,7 @@ CYCLIC = ("marginal", "circular", "total")
 # singular values of the class rows below this share of the largest are rounding
 MIN_SINGULAR_SHARE = 1e-6
 # groups on a pair, and whether they name its attributes in reverse order
-AskedPair = list[tuple[Group, bool]]
+PairGroups = list[tuple[Group, bool]]
 
 
 def can_tune(workload: Workload) -> bool:
@@ -131,10 +131,12 @@ def can_tune(workload: Workload) -> bool:
     and every pair is within the limits of size.  A group on three attributes passes pieces down
     through several pairs at once; such workloads tune centers instead.
     """
-    firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.alike]
+    firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     if any(len(g.attributes) > 2 or g.query_weights is not None for g in firsts):
         return False
-    has_weight = [any(workload.groups[i].weight > 0 for i in group_class.numbers) for group_class in workload.alike]
+    has_weight = [
+        any(workload.groups[i].weight > 0 for i in group_class.numbers) for group_class in workload.group_classes
+    ]
     pairs = [g for g, counts in zip(firsts, has_weight, strict=True) if counts and len(g.attributes) == 2]
     if any(min(g.sizes) == 1 or math.prod(g.sizes) > MAX_CELLS for g in pairs):
         return False
@@ -150,7 +152,7 @@ def cyclic(workload: Workload) -> bool:
 
     The best of all matrix mechanisms then measures every space separately.
     """
-    firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.alike]
+    firsts = [workload.groups[group_class.numbers[0]] for group_class in workload.group_classes]
     return all(g.query_weights is None and p.family.name in CYCLIC for g in firsts for p in g.parts)
 
 
@@ -174,17 +176,17 @@ def affordable(workload: Workload, allowance: Allowance) -> bool:
     return fits and allowance.bearable(seconds) and allowance.worth(MIN_EVALUATIONS_TENTH * seconds)
 
 
-def pair_kinds(workload: Workload) -> dict[Any, dict[Space, AskedPair]]:
+def pair_kinds(workload: Workload) -> dict[Any, dict[Space, PairGroups]]:
     """Return the pairs, in schema order, with the groups on them, by equivalence class.
 
     Keys start with the sizes.
     """
-    on_pair: dict[Space, AskedPair] = {}
+    on_pair: dict[Space, PairGroups] = {}
     for group in workload.groups:
         if group.weight > 0.0 and len(group.attributes) == 2:
             pair = workload.schema.ranked(group.attributes)
             on_pair.setdefault(pair, []).append((group, group.attributes != pair))
-    out: dict[Any, dict[Space, AskedPair]] = {}
+    out: dict[Any, dict[Space, PairGroups]] = {}
     for pair, pair_groups in on_pair.items():
         key = (workload.schema.sizes(pair), frozenset(Counter((g.key, g.weight, t) for g, t in pair_groups).items()))
         out.setdefault(key, {})[pair] = pair_groups
@@ -200,12 +202,12 @@ def complement_seconds(workload: Workload) -> float:
     return seconds
 
 
-def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], AskedPair]]:
+def _class_representatives(workload: Workload) -> list[tuple[tuple[int, int], PairGroups]]:
     """Return the sizes of every class of pairs, and the groups on one of its pairs."""
     return [(key[0], pairs[next(iter(pairs))]) for key, pairs in pair_kinds(workload).items()]
 
 
-def _row_counts(groups: AskedPair) -> list[int]:
+def _row_counts(groups: PairGroups) -> list[int]:
     return [math.prod(min(p.count, p.cells) for p in g.parts) for g, _ in groups]
 
 
@@ -229,7 +231,7 @@ class PairKind:
     Attributes
     ----------
     sizes : sizes of the two attributes.
-    asked : class rows in the basis V, shape (rows, r): C = asked V^T.
+    query_rows : class rows in the basis V, shape (rows, r): C = query_rows V^T.
     across : the basis V, shape (class coordinates, r).
     A : pieces on each attribute.
     a0 : pieces on the total.
@@ -239,7 +241,7 @@ class PairKind:
     """
 
     sizes: tuple[int, int]
-    asked: Array
+    query_rows: Array
     across: Array
     A: tuple[Array, Array]
     a0: Array
@@ -249,7 +251,7 @@ class PairKind:
     @cached_property
     def gram(self) -> Array:
         """Gram of the class rows in the coordinates of V, shape (r, r)."""
-        return self.asked.T @ self.asked
+        return self.query_rows.T @ self.query_rows
 
     @cached_property
     def lift(self) -> Array:
@@ -259,18 +261,18 @@ class PairKind:
     @cached_property
     def turn(self) -> Array:
         """Matrix of swapping the attributes, in the coordinates of V, shape (r, r)."""
-        return self.across.T @ swapped(self.across, *(n - 1 for n in self.sizes))
+        return self.across.T @ swap_pair(self.across, *(n - 1 for n in self.sizes))
 
 
-def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
+def pair_kind_of(sizes: tuple[int, ...], groups: PairGroups) -> PairKind:
     """Return the class of a pair, with its query rows reduced to few orthogonal rows."""
     blocks = []
-    for group, is_reversed in asked:
+    for group, is_reversed in groups:
         rows = math.sqrt(group.weight) * product_rows(group)
         if is_reversed:
             rows = np.swapaxes(rows.reshape(len(rows), sizes[1], sizes[0]), 1, 2).reshape(len(rows), -1)
         blocks.append(rows)
-    stacked = fewer(np.concatenate(blocks))
+    stacked = reduce_rows(np.concatenate(blocks))
     swaps = False
     if sizes[0] == sizes[1]:
         probe = np.random.default_rng(3).standard_normal(sizes)
@@ -284,7 +286,7 @@ def pair_kind_of(sizes: tuple[int, ...], asked: AskedPair) -> PairKind:
     )
     return PairKind(
         sizes=(sizes[0], sizes[1]),
-        asked=U[:, significant] * lengths[significant],
+        query_rows=U[:, significant] * lengths[significant],
         across=Vt[significant].T,
         A=(axes[0], axes[1]),
         a0=total[:, 0],
@@ -308,14 +310,14 @@ class SingleKind:
     Attributes
     ----------
     n : size of the attribute.
-    own : class rows of the groups on the attribute itself.
+    query_rows : class rows of the groups on the attribute.
     total : pieces of these groups on the total.
     pairs : (class of pairs, slot) -> number of pairs that the attribute is in.
     count : number of attributes in the class.
     """
 
     n: int
-    own: Array
+    query_rows: Array
     total: Array
     pairs: Counter[tuple[int, int]] = field(default_factory=Counter)
     count: int = 0
@@ -373,7 +375,7 @@ class ComplementProblem:
                 rows = [math.sqrt(g.weight) * product_rows(g) for g in single_groups] or [np.zeros((0, n))]
                 stacked = np.concatenate(rows)
                 self.singles.append(
-                    SingleKind(n=n, own=stacked @ basis(n), total=stacked.mean(axis=1), pairs=pair_counts)
+                    SingleKind(n=n, query_rows=stacked @ basis(n), total=stacked.mean(axis=1), pairs=pair_counts)
                 )
             self.single_kind[name] = kinds[attribute_class]
             self.singles[kinds[attribute_class]].count += 1
@@ -406,7 +408,7 @@ class ComplementProblem:
 
         Shape (n - 1, n - 1).
         """
-        gram = kind.own.T @ kind.own
+        gram = kind.query_rows.T @ kind.query_rows
         for key, number in kind.pairs.items():
             gram = gram + number * passed[key].T @ passed[key]
         return gram
@@ -469,7 +471,7 @@ class ComplementProblem:
         at = self.parameters(x)
         gradient = {name: np.zeros_like(value) for name, value in at.items()}
         passed = {
-            (p, slot): kind.A[slot] + kind.asked @ at["Y", p, slot]
+            (p, slot): kind.A[slot] + kind.query_rows @ at["Y", p, slot]
             for p, kind in enumerate(self.pairs)
             for slot in (0, 1)
         }
@@ -512,22 +514,22 @@ class ComplementProblem:
         for key, number in kind.pairs.items():
             p, slot = key
             pulled = passed[key] @ result.by_gram
-            gradient["Y", p, slot] += 2.0 * kind.count * number * self.pairs[p].asked.T @ pulled
+            gradient["Y", p, slot] += 2.0 * kind.count * number * self.pairs[p].query_rows.T @ pulled
         return kind.count * result.value
 
     def _total(self, at: Mapping[Any, Array], passed: Mapping[Any, Array], gradient: dict[Any, Array]) -> float:
         value, changes = self.constant, list[tuple[Any, Array]]()
         for s, single in enumerate(self.singles):
-            t = single.total + single.own @ at["zeta", s]
+            t = single.total + single.query_rows @ at["zeta", s]
             value += single.count * float(t @ t)
-            changes.append((("zeta", s), 2.0 * single.count * single.own.T @ t))
+            changes.append((("zeta", s), 2.0 * single.count * single.query_rows.T @ t))
         for (p, *slots), number in self.links.items():
             kind = self.pairs[p]
-            t = kind.a0 + kind.asked @ at["y", p]
+            t = kind.a0 + kind.query_rows @ at["y", p]
             for slot, s in enumerate(slots):
                 t = t + passed[p, slot] @ at["zeta", s]
             value += number * float(t @ t)
-            back = 2.0 * number * kind.asked.T @ t
+            back = 2.0 * number * kind.query_rows.T @ t
             changes.append((("y", p), back))
             for slot, s in enumerate(slots):
                 changes.append((("Y", p, slot), np.outer(back, at["zeta", s])))

@@ -27,17 +27,17 @@ import numpy as np
 from engine._arrays import Array
 from engine.residuals.basis import pieces, positions
 from engine.residuals.decomposition import Decomposition, Factor, Subworkload, Term
-from engine.residuals.kronecker_sums import fewer, part_rows, rows_bytes
+from engine.residuals.kronecker_sums import part_rows, reduce_rows, rows_bytes
 from engine.residuals.split import Axes, Complement, Space, Split
 from engine.residuals.strategy_search import PRODUCTS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
-from engine.workload import Group, Part, Workload, whole_group
+from engine.workload import Group, Part, Workload, joint_part
 
 # multiplications per step of the search for a union's strategy, at most
 WORK = 6e7
 # the same for a union of all spaces, which is the best of all matrix mechanisms: 2,048 cells of
 # full rank
-WHOLE = 6e10
+MAX_FULL_DOMAIN_FLOPS = 6e10
 # cells of a union of all spaces beyond `WORK`: searches on few rows of many cells converge slowly
 DOMAIN = 4_096
 # seconds that a union of all spaces may take where tuning separate spaces takes less time: 690
@@ -98,7 +98,7 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
             raise ValueError("a union is too large")
         space_axes = tuple(tuple(attributes.index(name) for name in space) for space in union)
         factor, axes = union_factor(workload, attributes, space_axes, split), tuple(range(len(sizes)))
-        centers, complements = tuple(split.given(attributes)), split.inside(attributes)
+        centers, complements = tuple(split.centers_of(attributes)), split.inside(attributes)
         stored_grams = by_signature.setdefault((sizes, space_axes, _split_signature(centers, complements)), [])
         gram = factor.matrix.T @ factor.matrix if factor.low_rank else factor.matrix
         # many pairs have the same Gram up to rounding, from different orders of rows: their unions
@@ -153,7 +153,7 @@ def union_factor(workload: Workload, attributes: Space, spaces: Sequence[Axes], 
             stacks.setdefault(inside, []).append(math.sqrt(group.weight) * rows)
     out = []
     for inside, stack in stacks.items():
-        rows = fewer(np.concatenate(stack))
+        rows = reduce_rows(np.concatenate(stack))
         table = np.zeros((len(rows), *sizes))
         # attributes outside the groups are in none of their spaces
         cells = tuple(slice(None) if axis in inside else 0 for axis in range(len(sizes)))
@@ -176,7 +176,7 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
     # neither per-query weights nor complements are products over the parts, so the group is treated
     # as one part
     if group.query_weights is not None or (len(parts) > 1 and split.inside(ranked(group.attributes))):
-        parts = (whole_group(group),)
+        parts = (joint_part(group),)
     out, placed = np.ones((1, 1)), list[str]()
     for part in parts:
         attributes_of_part = group.named(part.axes)
@@ -184,9 +184,11 @@ def group_rows(workload: Workload, group: Group, attributes: Space, split: Split
         rows = part_rows(part, group.query_weights).reshape(-1, *part.sizes)
         rows = rows.transpose(0, *(1 + attributes_of_part.index(name) for name in names))
         tuned = split.inside(names)
-        part_pieces = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.given(names), tuned)
+        part_pieces = pieces(rows.reshape(len(rows), -1), rows.shape[1:], split.centers_of(names), tuned)
         coordinates_inside = tuple(slice(None) if name in attributes else 0 for name in names)
-        part_pieces = fewer(part_pieces.reshape(rows.shape)[(slice(None), *coordinates_inside)].reshape(len(rows), -1))
+        part_pieces = reduce_rows(
+            part_pieces.reshape(rows.shape)[(slice(None), *coordinates_inside)].reshape(len(rows), -1)
+        )
         out = np.asarray(np.kron(out, part_pieces), dtype=float)
         placed += [name for name in names if name in attributes]
     inside = ranked(placed)
@@ -199,7 +201,7 @@ def choose_unions(
     workload: Workload,
     spaces: Collection[Space],
     memory_limit: float,
-    apart: Callable[[], float] = lambda: 0.0,
+    separate_error: Callable[[], float] = lambda: 0.0,
     left: float = math.inf,
 ) -> dict[Space, tuple[Space, ...]]:
     """Choose affordable unions of the workload's residual spaces.
@@ -248,9 +250,9 @@ def choose_unions(
     needed = work(everything)
     if needed <= WORK:
         return {everything: tuple(spaces)}
-    if needed <= WHOLE and workload.schema.cells(everything) <= DOMAIN and not cyclic(workload):
+    if needed <= MAX_FULL_DOMAIN_FLOPS and workload.schema.cells(everything) <= DOMAIN and not cyclic(workload):
         seconds = strategy_seconds(workload, everything, spaces) + union_seconds(workload, everything, spaces)
-        if seconds <= left and (seconds <= WAIT or seconds <= apart()):
+        if seconds <= left and (seconds <= WAIT or seconds <= separate_error()):
             return {everything: tuple(spaces)}
     if len(spaces) > MAX_SPACES:
         return {}
@@ -380,7 +382,7 @@ def rows_of_union(workload: Workload, attributes: Space, spaces: Collection[Spac
     largest, stacked = 0, 0
     for group in _groups_touching(workload, attributes):
         # with a complement or per-query weights a product group is treated as one part
-        parts = (*group.parts, whole_group(group)) if len(group.parts) > 1 else group.parts
+        parts = (*group.parts, joint_part(group)) if len(group.parts) > 1 else group.parts
         largest = max(largest, sum(map(rows_bytes, parts)) + 8 * sum(p.count * p.cells for p in group.parts))
         stacked += min(cells, math.prod(min(p.count, p.cells) for p in group.parts))
     return largest + 8 * (4 * stacked * cells + min(stacked, dimension) * (cells + 2 * dimension))

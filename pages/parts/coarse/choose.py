@@ -91,12 +91,12 @@ def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Scrip
         st.session_state.setdefault(key, first)  # a page that was loaded again has its own
         ways = st.multiselect("Attributes a table", options, key=key, persist_state="session")
         return (
-            (common_mechanism.by_ways(schema, ways), coarse_code.by_ways(studio, sorted(ways)))
+            (common_mechanism.workloads_by_way(schema, ways), coarse_code.by_ways(studio, sorted(ways)))
             if ways
             else ({}, Script())
         )
     if kind == COARSER:
-        return common_mechanism.against_coarser(studio.asked), coarse_code.against_coarser(studio)
+        return common_mechanism.coarse_and_fine(studio.asked), coarse_code.against_coarser(studio)
     st.caption(
         "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
         "The paper behind it asks for half of the cells above a ratio of 20."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import _format as texts
-from engine._format import how_many
+from engine._format import pluralize
 from engine.common_mechanism import stepwise
 from engine.ledger import Ledger, Receipt
 from engine.release.measure import releases
@@ -42,7 +42,7 @@ def _releases(book: Ledger, dataset: str) -> None:
         return
     if st.session_state.get("paid") not in found:
         st.session_state.pop("paid", None)
-    st.subheader(plain(f"{how_many(len(found), 'release')} of {dataset}"))
+    st.subheader(plain(f"{pluralize(len(found), 'release')} of {dataset}"))
     key = st.selectbox(
         "Release", list(found), format_func=lambda k: _line(found[k]), key="paid", persist_state="session"
     )
@@ -52,7 +52,7 @@ def _releases(book: Ledger, dataset: str) -> None:
     release_form.receipt(book, key)
     st.caption(
         plain(
-            f"{how_many(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}, from the plan that is "
+            f"{pluralize(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}, from the plan that is "
             "stored with them; what is planned on the other pages does not matter here."
         )
     )

@@ -122,43 +122,43 @@ def confirm_look(
     show_kept("coarse_look")
 
 
-def rest(book: Ledger, key: str, found: Steps, option: str, status: DatasetStatus, source: Source) -> None:
+def rest(book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source) -> None:
     """Confirm and run the last step, what is left of the option that was taken."""
-    attempt = len(found.lost) + 1
+    attempt = len(steps.lost) + 1
     for number in range(1, attempt + 1):
         if running(stored.finish_job(book, key, number)):
             see(stored.finish_job(book, key, number), "The rest")
             return
-    left_over = found.common.residuals[found.common.position(option)]
-    if found.lost:
+    left_over = steps.common.residuals[steps.common.position(option)]
+    if steps.lost:
         trouble(
-            f"The rest was spent for but its result was never saved (attempts {', '.join(map(str, found.lost))}). It "
+            f"The rest was spent for but its result was never saved (attempts {', '.join(map(str, steps.lost))}). It "
             "may still be at work in another program; if not, it is lost, and drawing it again spends once more."
         )
         if not st.checkbox("Draw the rest again with new noise (spends again)", key=f"coarse_redraw_{attempt}"):
             return
     see(stored.finish_job(book, key, attempt), "The rest")
     st.subheader("The rest")
-    if found.begun:
+    if steps.is_interrupted:
         st.warning(
             "This step was paid for and broke off before its result was saved. Measuring it with the same records ends "
             "it and spends nothing more."
         )
-    charge = bool(left_over.blocks and not found.begun) and st.checkbox(
+    charge = bool(left_over.blocks and not steps.is_interrupted) and st.checkbox(
         "If these are other records than those looked at, charge this step alone: "
         f"{texts.cost(max(left_over.pcost, left_over.spend))} pcost",
         key=f"coarse_charge_{attempt}",
         help="Both steps together cost no more than the analysis only where they are of the same records. Otherwise "
         "the rest is refused, unless you charge it as a release of its own.",
     )
-    takes = 0.0 if found.begun else max(left_over.pcost, left_over.spend) if charge else left_over.spend
+    takes = 0.0 if steps.is_interrupted else max(left_over.pcost, left_over.spend) if charge else left_over.spend
     show.picture(
         figures.spending_picture(status.total, status.spent, takes),
         key="coarse_rest",
         config=show.EXPORT,
     )
     typed = _typed(status, "coarse_confirm_finish")
-    reason = _reason(status, source, typed, found.common, needed=takes)
+    reason = _reason(status, source, typed, steps.common, needed=takes)
     left, right = st.columns([1, 2], vertical_alignment="center")
     clicks.button(
         f"Measure the rest: spend {'at most ' if charge else ''}{texts.cost(takes)} pcost",
@@ -197,7 +197,7 @@ def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPla
         return words_of(error)
     if needed > status.left:
         return (
-            f"the dataset has {texts.remainder(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
+            f"the dataset has {texts.remaining_text(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
             "finish. Plan with a smaller budget on the Preview page."
         )
     if problem := source.problem(common.look.schema):

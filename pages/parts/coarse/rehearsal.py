@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 
 from engine.common_mechanism import CommonPlan
-from engine.release.measure import kept_rehearsal
+from engine.release.measure import load_rehearsal
 from pages.parts.coarse import choose, views
 from pages.parts.coarse import script as coarse_code
 from pages.parts.coarse.choose import Settings
@@ -59,7 +59,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
 
 
 def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, rows: int, seed: int, depth: int) -> None:
-    looked = kept_rehearsal(common.look, content)
+    looked = load_rehearsal(common.look, content)
     st.subheader("What the look says" if depth == 0 else f"A closer look, number {depth + 1}")
     rule = choose.rule(common, settings)
     if rule is None:
@@ -93,7 +93,7 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     if common.following is not None and option == common.names[-1]:
         _step(common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1)
         return
-    found = kept_rehearsal(common.options[common.position(option)], done.result)
+    found = load_rehearsal(common.options[common.position(option)], done.result)
     st.markdown(f"**{plain(f'Rehearsed answers of {option}: look and rest together')}**")
     records = results_view.simulated(found.plan.schema.to_json(), rows, seed)
     views.answers(found, key=f"coarse_done_{depth}", records=records)

@@ -101,19 +101,19 @@ def waiting(path: str, dataset: str) -> list[str]:
     return []
 
 
-def leads_on(found: Steps) -> bool:
+def leads_on(steps: Steps) -> bool:
     """Whether the option taken is the look of the next choice of a chain."""
-    taken = found.choice.option if found.choice is not None else None
-    return found.common.following is not None and taken == found.common.names[-1]
+    taken = steps.choice.option if steps.choice is not None else None
+    return steps.common.following is not None and taken == steps.common.names[-1]
 
 
-def choices(found: Steps) -> None:
+def choices(steps: Steps) -> None:
     """The decisions so far, in words."""
-    for choice in found.choices:
+    for choice in steps.choices:
         words = "To stop" if choice.option == STOP else f"'{choice.option}'"
         who = f" by {choice.by}, against the rule ({choice.reason})" if choice.by else ", as the rule says,"
         st.success(plain(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."), icon="🗳️")
-    if found.choice is not None and found.choice.option == STOP:
+    if steps.choice is not None and steps.choice.option == STOP:
         st.info("The look above is the release. You may still take an option, which then spends its rest.", icon="✋")
 
 
@@ -148,15 +148,15 @@ def settled(book: Ledger, key: str, settings: Settings) -> Settings:
     return Settings(share=text["share"], snr=text["snr"], sigmas=text["sigmas"], primary=primary)
 
 
-def receipt(book: Ledger, found: Steps, last: Measurement, option: str, paid: Sequence[str]) -> None:
+def receipt(book: Ledger, steps: Steps, last: Measurement, option: str, paid: Sequence[str]) -> None:
     """What all steps spent, to the last digit: `paid` are the keys before that of the last measurement."""
     keys = [*paid, *([last.key] if last.key not in paid else [])]
     spent = [dataset_form.spent(book, key).pcost for key in keys]
     st.success(
         plain(
-            f"Finished with '{option}' for {found.look.dataset} at {last.utc}. "
-            f"{figures.receipt_text(spent, found.common, option)}"
+            f"Finished with '{option}' for {steps.look.dataset} at {last.utc}. "
+            f"{figures.receipt_text(spent, steps.common, option)}"
         ),
         icon="✅",
     )
-    watch.rows_read(finish_job(book, paid[-1], len(found.lost) + 1))
+    watch.rows_read(finish_job(book, paid[-1], len(steps.lost) + 1))

@@ -57,11 +57,11 @@ def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
     show.picture(figures.snr_picture(rule, looked, group, option), key=f"{key}_snr")
 
 
-def answers(found: Measurement, *, key: str, records: Any = None) -> None:
+def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:
     """The final answers, as on the Release page."""
     views = {
-        "Answers": lambda: results_view.browse(found, key=key, records=records, name=f"{key}_answers"),
-        "Ask something else": lambda: results_view.ask(found, key=key),
-        "Download": lambda: download_view.downloads(found, key=key),
+        "Answers": lambda: results_view.browse(measurement, key=key, records=records, name=f"{key}_answers"),
+        "Ask something else": lambda: results_view.ask(measurement, key=key),
+        "Download": lambda: download_view.downloads(measurement, key=key),
     }
     show.tabs(views, key=f"{key}_tab")

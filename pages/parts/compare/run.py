@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 
-from engine._format import how_many
-from engine.analysis import compared_so_far
-from engine.analysis.compare import Comparison, expected, quick_choices
+from engine._format import pluralize
+from engine.analysis import partial_comparison
+from engine.analysis.compare import Comparison, expected_costs, quick_choices
 from engine.errors import EngineError
 from engine.mechanisms import label_of, load_plan, title_of, variants
 from engine.plans import Plan
@@ -56,7 +56,7 @@ class Compared:
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
 def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, Any]]]) -> Frame:
-    return expected(_studio.asked, _studio.budget, _choices)
+    return expected_costs(_studio.asked, _studio.budget, _choices)
 
 
 def present(studio: Studio) -> tuple[str, tuple[str, Mapping[str, Any]]]:
@@ -167,9 +167,9 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
     table = _expected(key, studio, chosen)
     ready = table[table["status"] == "ok"]
     stuck = len(table) - len(ready)
-    words = f"{how_many(len(ready), 'mechanism')} can start; each stops at {limit:g} seconds."
+    words = f"{pluralize(len(ready), 'mechanism')} can start; each stops at {limit:g} seconds."
     if stuck:
-        words += f" {how_many(stuck, 'mechanism')} cannot, and the table says why."
+        words += f" {pluralize(stuck, 'mechanism')} cannot, and the table says why."
     left, right = st.columns([1, 3], vertical_alignment="center")
     done = job is not None and job.done
     clicks.button(
@@ -204,10 +204,10 @@ def _so_far(studio: Studio, key: str, chosen: list[tuple[str, Mapping[str, Any]]
     job = work.find(key)
     if job is None or not job.running:
         return None
-    found = compared_so_far(studio.asked, studio.budget, chosen, time_limit=limit)
+    found = partial_comparison(studio.asked, studio.budget, chosen, time_limit=limit)
     if found is None:
         return None
-    st.caption(f"{len(found.frame)} of {how_many(len(chosen), 'mechanism')} so far; the others follow.")
+    st.caption(f"{len(found.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow.")
     choices = {label_of(name, options): (name, options) for name, options in chosen}
     return Compared(found=found, choices=choices, key=key, present=present(studio)[0])
 

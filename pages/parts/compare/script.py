@@ -13,9 +13,9 @@ from pages.parts.shell.state import Studio
 GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import this file again'
 
 
-def _comparison(studio: Studio, found: Compared | None, lines: Sequence[str], **imports: str) -> str:
+def _comparison(studio: Studio, comparison: Compared | None, lines: Sequence[str], **imports: str) -> str:
     """The comparison, and lines that follow it; imports are module="name", with "__" for a dot."""
-    asked = [(name, dict(options)) for name, options in _asked(found)]
+    asked = [(name, dict(options)) for name, options in _asked(comparison)]
     more = "" if not asked else f", {asked!r}"
     body = [f"found = comparison(workload, {budget_text(studio.budget)}{more})", *lines]
     names = {("engine", "Budget"), ("engine.analysis", "comparison")}
@@ -24,29 +24,29 @@ def _comparison(studio: Studio, found: Compared | None, lines: Sequence[str], **
     return made.text()
 
 
-def _asked(found: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
+def _asked(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
     """What was compared, nothing when that is every variant."""
-    if found is None:
+    if comparison is None:
         return []
-    labels = list(found.found.frame["mechanism"])
-    return [] if set(labels) == set(variants()) else [found.choices[label] for label in labels]
+    labels = list(comparison.found.frame["mechanism"])
+    return [] if set(labels) == set(variants()) else [comparison.choices[label] for label in labels]
 
 
-def compare(studio: Studio, found: Compared | None) -> str:
+def compare(studio: Studio, comparison: Compared | None) -> str:
     """Compare, and print the table and the bound."""
-    return _comparison(studio, found, ["print(found.frame)", "print(found.bound, found.statement)"])
+    return _comparison(studio, comparison, ["print(found.frame)", "print(found.bound, found.statement)"])
 
 
-def spreads(studio: Studio, found: Compared, chosen: Sequence[str]) -> str:
+def spreads(studio: Studio, comparison: Compared, chosen: Sequence[str]) -> str:
     """Distributions of chosen mechanisms."""
     lines = [
         f"spreads = {{label: found.spreads[label] for label in {list(chosen)!r}}}",
         "print(spreads_picture(spreads).table)",
     ]
-    return _comparison(studio, found, lines, engine__figures="spreads_picture")
+    return _comparison(studio, comparison, lines, engine__figures="spreads_picture")
 
 
-def against(studio: Studio, found: Compared, one: str, other: str) -> str:
+def against(studio: Studio, comparison: Compared, one: str, other: str) -> str:
     """Where one of two mechanisms loses."""
     lines = [
         f"a, b = (load_plan(found.plans[label]) for label in {(one, other)!r})",
@@ -54,10 +54,10 @@ def against(studio: Studio, found: Compared, one: str, other: str) -> str:
         "print(lost.worse, lost.worst, lost.query)",
         "print(lost.groups)",
     ]
-    return _comparison(studio, found, lines, engine="load_plan", engine__analysis="losses")
+    return _comparison(studio, comparison, lines, engine="load_plan", engine__analysis="losses")
 
 
-def strategies(studio: Studio, found: Compared, label: str, factor: int) -> str:
+def strategies(studio: Studio, comparison: Compared, label: str, factor: int) -> str:
     """Strategy rows of the most expensive piece of a plan."""
     lines = [
         f"made = load_plan(found.plans[{label!r}])",
@@ -65,10 +65,10 @@ def strategies(studio: Studio, found: Compared, label: str, factor: int) -> str:
         f"print(rows_picture(made, key, {factor}).table)" if factor else "print(rows_picture(made, key).table)",
     ]
     names = "block_names rows_picture"
-    return _comparison(studio, found, lines, engine="load_plan", engine__figures=names)
+    return _comparison(studio, comparison, lines, engine="load_plan", engine__figures=names)
 
 
-def difference(studio: Studio, found: Compared | None, one: str, other: str, *, present: str, file: str) -> str:
+def difference(studio: Studio, comparison: Compared | None, one: str, other: str, *, present: str, file: str) -> str:
     """What differs between two plans."""
     names = {"first": one, "second": other}
     lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}
@@ -83,9 +83,9 @@ def difference(studio: Studio, found: Compared | None, one: str, other: str, *, 
             lines.append(f"{name} = load_plan(found.plans[{source!r}])")
     lines.append("different = plan_diff(first, second)")
     lines += ["print(different.words)", "print(different.groups)"]
-    if compared and found is not None:
+    if compared and comparison is not None:
         imports.add(("engine.analysis", "comparison"))
-        asked = [(found.choices[label][0], dict(found.choices[label][1])) for label in compared]
+        asked = [(comparison.choices[label][0], dict(comparison.choices[label][1])) for label in compared]
         lines = [f"found = comparison(workload, {budget_text(studio.budget)}, {asked!r})", *lines]
         lines = [GUARD, *(f"    {line}" for line in lines)]
     script = plan_script(studio) + Script(imports=frozenset(imports), lines=tuple(lines))

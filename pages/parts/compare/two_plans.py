@@ -7,7 +7,7 @@ from hashlib import sha256
 import streamlit as st
 
 from engine import analysis
-from engine._format import amount
+from engine._format import format_number
 from engine.mechanisms import load_plan, title_of
 from engine.plans import Plan
 from pages.parts.compare import script
@@ -20,11 +20,11 @@ from pages.parts.shell.words import plain, shown_here
 PRESENT, FILE = "the present plan", "the uploaded file"
 
 
-def difference(studio: Studio, found: Compared | None) -> str:
+def difference(studio: Studio, comparison: Compared | None) -> str:
     """What differs between two plans, and what that does to every group."""
     file = st.file_uploader("Open another plan file", type=["json"], key="diff_file", max_upload_size=100)
     content = file.getvalue() if file is not None else None
-    compared = found.best if found is not None else []
+    compared = comparison.best if comparison is not None else []
     sources = [PRESENT, *([FILE] if content is not None else []), *compared]
     if len(sources) < 2:
         todo = "wait for the comparison" if running() else "press Compare above"
@@ -35,18 +35,18 @@ def difference(studio: Studio, found: Compared | None) -> str:
     rest = [source for source in sources if source != one]
     other = right.selectbox("Second plan", rest, format_func=title_of, key=f"diff_second_{FILE in sources}")
     with shown_here():
-        first, second = (_plan(studio, found, content, source) for source in (one, other))
+        first, second = (_plan(studio, comparison, content, source) for source in (one, other))
         if first is None or second is None:
             return ""
         _shown(first, second)
-        return script.difference(studio, found, one, other, present=PRESENT, file=FILE)
+        return script.difference(studio, comparison, one, other, present=PRESENT, file=FILE)
     return ""
 
 
-def _plan(studio: Studio, found: Compared | None, content: bytes | None, source: str) -> Plan | None:
+def _plan(studio: Studio, comparison: Compared | None, content: bytes | None, source: str) -> Plan | None:
     if source == FILE and content is not None:
         return kept.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
-    return found.plan(source) if found is not None and source != PRESENT else plans.plan_of(studio)
+    return comparison.plan(source) if comparison is not None and source != PRESENT else plans.plan_of(studio)
 
 
 def _shown(first: Plan, second: Plan) -> None:
@@ -63,7 +63,7 @@ def _shown(first: Plan, second: Plan) -> None:
     show.table(different.groups, name="plans_by_group", alt="RMSE of every group under both plans", height=380)
 
 
-def book(studio: Studio, found: Compared | None) -> str:
+def book(studio: Studio, comparison: Compared | None) -> str:
     """The numbers that the paper prints, beside those that this machine computes."""
     st.caption(
         plain(
@@ -94,13 +94,13 @@ def book(studio: Studio, found: Compared | None) -> str:
     done = watch.job(key, label=f"Planning {rows[number]}")
     if done is not None:
         one, two, three = st.columns(3)
-        one.metric("Paper", amount(rows[number].printed), help="RMSE as printed, in counts")
-        two.metric("Ours", amount(done.result), help="RMSE as computed here, in counts")
+        one.metric("Paper", format_number(rows[number].printed), help="RMSE as printed, in counts")
+        two.metric("Ours", format_number(done.result), help="RMSE as computed here, in counts")
         three.metric("Ours / paper", f"{done.result / rows[number].printed:.4f}", help="Below 1 is more exact")
     elif work.find(key) is None:
         st.info("This row has not been computed yet. Press Compute; most rows take seconds, the largest minutes.")
     jobs = {str(row): work.find(f"published|{i}") for i, row in enumerate(rows)}
     ours = {text: job.result for text, job in jobs.items() if job is not None and job.done}
     st.subheader("All rows")
-    show.table(analysis.beside(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
+    show.table(analysis.results_table(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
     return script.book(number)

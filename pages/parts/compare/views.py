@@ -32,69 +32,69 @@ def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> 
     state.commit(asked.told(dict(options) | kept), redraw=True)
 
 
-def ready(found: Compared | None, least: int = 1) -> TypeGuard[Compared]:
+def ready(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
     """Whether there are enough plans to look at; says what to do when there are too few."""
-    if found is not None and len(found.best) >= least:
+    if comparison is not None and len(comparison.best) >= least:
         return True
     words = "Press Compare above; the results appear here."
     if run.running():
         words = "The comparison is running; its results appear here."
-    elif found is not None:
+    elif comparison is not None:
         words = f"This needs {'two plans' if least > 1 else 'a plan'}; choose other mechanisms or a longer time limit."
     st.info(words, icon="⚖️")
     return False
 
 
-def ranking(studio: Studio, found: Compared | None) -> str:
+def ranking(studio: Studio, comparison: Compared | None) -> str:
     """All mechanisms against the bound and against the time they take, who loses where, and a button to use each."""
-    if found is not None and found.best:
-        picture = figures.ranking_picture(found.found)
+    if comparison is not None and comparison.best:
+        picture = figures.ranking_picture(comparison.found)
         st.markdown(f"**{plain(picture.alt)}**")
         left, right = st.columns(2, gap="medium")
         with left:
             show.picture(picture, key="ranking")
         with right:
-            show.picture(figures.effort_picture(found.found), key="seconds")
-        show.picture(figures.where_picture(found.found, studio.asked), key="where")
+            show.picture(figures.effort_picture(comparison.found), key="seconds")
+        show.picture(figures.where_picture(comparison.found, studio.asked), key="where")
         if (scale := scale_form.given()) is not None:
-            st.caption(plain(analysis.publishable_text(found.found, scale)))
+            st.caption(plain(analysis.publishable_text(comparison.found, scale)))
             with st.expander("Publishable share of every group", key="compare_quality", on_change="rerun") as opened:
                 if opened.open:
                     st.caption("Taking typical errors of groups, and records that are spread evenly.")
-                    table = analysis.publishable_by_group(found.found, studio.asked, scale)
+                    table = analysis.publishable_by_group(comparison.found, studio.asked, scale)
                     told = "Share of publishable answers, group by group"
                     show.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
         st.subheader("Take one into the studio")
         st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
-        for label, words in figures.costs(found.found).items():
-            _offer(found, label, words)
+        for label, words in figures.costs(comparison.found).items():
+            _offer(comparison, label, words)
         st.download_button(
             "Report of this comparison (HTML)",
-            lambda: figures.comparison_page(found.found, studio.asked, studio.budget),
+            lambda: figures.comparison_page(comparison.found, studio.asked, studio.budget),
             "comparison.html",
             "text/html",
             on_click="ignore",
         )
     else:
-        ready(found)
-    if found is not None and len(refused := figures.refused(found.found)):
+        ready(comparison)
+    if comparison is not None and len(refused := figures.refusals(comparison.found)):
         st.subheader("Without a result")
         reasons = refused.assign(reason=refused["reason"].map(in_labels))
         show.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
-    return script.compare(studio, found)
+    return script.compare(studio, comparison)
 
 
-def budgets(studio: Studio, found: Compared | None) -> str:
+def budgets(studio: Studio, comparison: Compared | None) -> str:
     """Error of every mechanism at other budgets."""
-    if ready(found):
-        drawn = figures.budgets_picture(found.found, studio.budget, say.said)
+    if ready(comparison):
+        drawn = figures.budgets_picture(comparison.found, studio.budget, say.said)
         show.picture(drawn, key="budgets", on_select=_pick_dot, selects="points")
         dot = state.only_here().get(DOT)
         if dot is None or dot[0] != studio.key or title_of(dot[1]) not in drawn.table:
             st.caption("Choose a dot to see what it is, and to take its mechanism and its budget.")
         else:
-            _dot(studio, found, drawn, *dot[1:])
-    return script.compare(studio, found)
+            _dot(studio, comparison, drawn, *dot[1:])
+    return script.compare(studio, comparison)
 
 
 def _pick_dot() -> None:
@@ -104,27 +104,27 @@ def _pick_dot() -> None:
         state.only_here()[DOT] = (state.current().key, str(label), float(pcost))
 
 
-def _dot(studio: Studio, found: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
+def _dot(studio: Studio, comparison: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
     """What a dot stands for, and a button that takes its mechanism and its budget."""
     title, budget = title_of(label), studio.budget.at(pcost)
     size = dict(zip(drawn.table["pcost"], drawn.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
-    left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.amount(size)} counts")
-    name, options = found.choices[label]
+    left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.format_number(size)} counts")
+    name, options = comparison.choices[label]
     label = f"Use {title} at this budget"
     clicks.button(plain(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
 
 
-def _offer(found: Compared, label: str, words: str) -> None:
+def _offer(comparison: Compared, label: str, words: str) -> None:
     left, right = st.columns([9, 5], vertical_alignment="center")
-    cls = mechanism_class(found.choices[label][0])
+    cls = mechanism_class(comparison.choices[label][0])
     title = title_of(label)
     left.markdown(f"**{plain(title)}** · {plain(words)}  \n{plain(cls.meaning)}")
-    taken = label == found.present
+    taken = label == comparison.present
     clicks.button(
         plain(f"In use: {title}" if taken else f"Use {title}"),
         use,
-        *found.choices[label],
+        *comparison.choices[label],
         key=f"use_{label}",
         place=right,
         disabled=taken,
@@ -132,35 +132,35 @@ def _offer(found: Compared, label: str, words: str) -> None:
     )
 
 
-def spreads(studio: Studio, found: Compared | None) -> str:
+def spreads(studio: Studio, comparison: Compared | None) -> str:
     """Distributions of standard errors of chosen mechanisms on one axis."""
-    if not ready(found):
+    if not ready(comparison):
         return ""
-    best = found.best
-    first = [*best[:SHOWN], *([found.present] if found.present in best[SHOWN:] else [])]
+    best = comparison.best
+    first = [*best[:SHOWN], *([comparison.present] if comparison.present in best[SHOWN:] else [])]
     chosen = st.multiselect(
         "Mechanisms to draw", best, default=first, format_func=title_of, key="spread_of", max_selections=8
     )
     if not chosen:
         st.info("Choose at least one mechanism to draw.")
         return ""
-    picture = figures.spreads_picture({label: found.found.spreads[label] for label in chosen})
+    picture = figures.spreads_picture({label: comparison.found.spreads[label] for label in chosen})
     st.markdown(f"**{plain(picture.alt)}**")
     show.picture(picture, key="spreads")
-    return script.spreads(studio, found, chosen)
+    return script.spreads(studio, comparison, chosen)
 
 
-def against(studio: Studio, found: Compared | None) -> str:
+def against(studio: Studio, comparison: Compared | None) -> str:
     """Where the first of two mechanisms loses, and a map of the ratio of their errors."""
-    if not ready(found, least=2):
+    if not ready(comparison, least=2):
         return ""
-    best = found.best
-    start = best.index(found.present) if found.present in best else 0
+    best = comparison.best
+    start = best.index(comparison.present) if comparison.present in best else 0
     left, right = st.columns(2)
     one = left.selectbox("A", best, index=start, format_func=title_of, key="pair_a")
     others = [label for label in best if label != one]
     other = right.selectbox("B", others, format_func=title_of, key="pair_b")
-    plans = {label: found.plan(label) for label in (one, other)}
+    plans = {label: comparison.plan(label) for label in (one, other)}
     with shown_here():
         lost = analysis.losses(plans[one], plans[other])
         worse, better, worst = st.columns(3)
@@ -169,7 +169,7 @@ def against(studio: Studio, found: Compared | None) -> str:
         at_least = "" if lost.exact else "at least "
         worst.metric(
             "Worst ratio A / B",
-            f"{at_least}{texts.amount(lost.worst)}",
+            f"{at_least}{texts.format_number(lost.worst)}",
             help="Largest ratio of the two standard errors",
         )
         how = "Every query was counted." if lost.exact else analysis.SAMPLED
@@ -182,34 +182,34 @@ def against(studio: Studio, found: Compared | None) -> str:
             show.picture(figures.ratio_picture(titled, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")
         show.table(lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320)
-    return script.against(studio, found, one, other)
+    return script.against(studio, comparison, one, other)
 
 
-def strategies(studio: Studio, found: Compared | None) -> str:
+def strategies(studio: Studio, comparison: Compared | None) -> str:
     """Strategies of two plans side by side: rows and Gram matrix of one piece of each."""
-    if not ready(found):
+    if not ready(comparison):
         return ""
     columns = st.columns(2, gap="medium")
     chosen = []
     for place, column in enumerate(columns):
         with column:
-            chosen.append(_strategy(found, place))
+            chosen.append(_strategy(comparison, place))
     for name, draw in (("rows", figures.rows_picture), ("gram", figures.gram_picture)):
-        pictures = [draw(found.plan(label), key, factor) for label, key, factor in chosen]
+        pictures = [draw(comparison.plan(label), key, factor) for label, key, factor in chosen]
         figures.on_one_scale(*pictures)
         for place, (column, picture) in enumerate(zip(columns, pictures, strict=True)):
             with column:
                 show.picture(picture, key=f"{name}_{place}")
     label, _, factor = chosen[0]
-    return script.strategies(studio, found, label, factor)
+    return script.strategies(studio, comparison, label, factor)
 
 
-def _strategy(found: Compared, place: int) -> tuple[str, tuple[str, ...], int]:
+def _strategy(comparison: Compared, place: int) -> tuple[str, tuple[str, ...], int]:
     """Choose a mechanism, one piece that it measures, and a factor of it."""
-    number = min(place, len(found.best) - 1)
+    number = min(place, len(comparison.best) - 1)
     key_of = f"strategy_of_{place}"
-    label = st.selectbox("Mechanism", found.best, number, title_of, key=key_of)
-    plan = found.plan(label)
+    label = st.selectbox("Mechanism", comparison.best, number, title_of, key=key_of)
+    plan = comparison.plan(label)
     names = figures.block_names(plan)
     key = st.selectbox(
         "What is measured", list(names), format_func=names.__getitem__, key=f"strategy_piece_{place}_{label}"

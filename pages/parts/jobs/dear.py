@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from engine._format import amount
-from engine.analysis.planning_advice import REMEDIES, dear_groups
-from engine.analysis.what_if import Changed
+from engine._format import format_number
+from engine.analysis.planning_advice import REMEDIES, costly_groups
+from engine.analysis.what_if import ChangedRequest
 from engine.errors import NotApplicable
 from engine.mechanisms import forecast
 from engine.mechanisms.base import Forecast
@@ -33,7 +33,7 @@ def words(expected: Forecast) -> str:
     >>> words(Forecast(seconds=9720.0, memory=5.76e9, text=""))
     'about 2.7 hours and up to 5.76 GB of memory'
     """
-    return f"about {duration(expected.seconds)} and up to {amount(expected.memory / 1e9)} GB of memory"
+    return f"about {duration(expected.seconds)} and up to {format_number(expected.memory / 1e9)} GB of memory"
 
 
 def duration(seconds: float) -> str:
@@ -85,16 +85,16 @@ def _take(changed: Studio) -> None:
 
 @st.cache_resource(max_entries=8, show_spinner="Looking for what makes it so dear")
 def _dear(key: str, _studio: Studio) -> tuple[int, ...]:
-    return dear_groups(_studio.request, seconds=PATIENCE, memory=MEMORY_LIMIT)
+    return costly_groups(_studio.request, seconds=PATIENCE, memory=MEMORY_LIMIT)
 
 
-def _mended(studio: Studio, group: int) -> list[tuple[str, Changed]]:
+def _mended(studio: Studio, group: int) -> list[tuple[str, ChangedRequest]]:
     """The remedies that apply to a group and make it cheaper, each with what planning takes then."""
     return _mendings(f"{group}|{studio.question_key}", studio, group)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _mendings(key: str, _studio: Studio, _group: int) -> list[tuple[str, Changed]]:
+def _mendings(key: str, _studio: Studio, _group: int) -> list[tuple[str, ChangedRequest]]:
     found = []
     for remedy in REMEDIES:
         try:

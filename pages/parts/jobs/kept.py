@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from engine._values import held_bytes, kept_with
+from engine._values import cached_on_value, size_in_bytes
 from engine.plans import Plan
-from engine.residuals.cache import Bounded
+from engine.residuals.cache import LruCache
 
 BYTES = 64 * 2**20
 LARGE = 600 * 2**20  # for those that would not leave room for any other: the last of them
@@ -22,24 +22,24 @@ _TURNS = tuple(threading.Lock() for _ in range(64))
 
 
 @st.cache_resource(show_spinner=False)
-def _plans() -> Bounded[Plan]:
-    return Bounded(BYTES)
+def _plans() -> LruCache[Plan]:
+    return LruCache(BYTES)
 
 
 @st.cache_resource(show_spinner=False)
-def _large() -> Bounded[Plan]:
-    return Bounded(LARGE)
+def _large() -> LruCache[Plan]:
+    return LruCache(LARGE)
 
 
-@kept_with
-def size(made: Plan, beside: Plan | None = None) -> int:
+@cached_on_value
+def size(plan: Plan, beside: Plan | None = None) -> int:
     """Bytes that a plan takes, with what it computes when it is looked at, and without what another plan holds too."""
-    _ = made.totals, made.largest  # the first look computes them, from the variances that are most of what it holds
-    groups = made.workload.groups
+    _ = plan.totals, plan.largest  # the first look computes them, from the variances that are most of what it holds
+    groups = plan.workload.groups
     # names and words of a group take less than is counted for it, and to look through a hundred thousand takes seconds
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
-    return held_bytes([made, *parts.values(), weights], beside, apart=groups) + TABLES + GROUP * len(groups)
+    return size_in_bytes([plan, *parts.values(), weights], beside, excluded=groups) + TABLES + GROUP * len(groups)
 
 
 def known(key: str) -> Plan | None:

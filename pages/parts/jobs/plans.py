@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
-from engine._format import amount
+from engine._format import format_number
 from engine.errors import Cancelled
 from engine.mechanisms import at_budget, forecast, load_plan, plan
 from engine.mechanisms.base import Forecast
@@ -131,7 +131,7 @@ def _offer(key: str, studio: Studio, expected: Forecast) -> None:
     """Say what planning will take, before it starts, and what makes it long where that can be mended."""
     st.warning(plain(f"Planning this takes {dear.words(expected)} ({expected.text})."), icon="⏳")
     too_large = expected.memory > MEMORY_LIMIT
-    reason = f"It would pass the limit of {amount(MEMORY_LIMIT / 1e9)} GB." if too_large else None
+    reason = f"It would pass the limit of {format_number(MEMORY_LIMIT / 1e9)} GB." if too_large else None
     if dear.too_dear(expected) and studio is state.current():
         dear.culprits(studio)
     clicks.button("Plan it now", _start, key, studio, key="plan_now", type="primary", disabled=too_large, help=reason)

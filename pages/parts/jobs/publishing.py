@@ -19,7 +19,7 @@ from engine.postprocess.simulation import published_errors
 from engine.privacy import Budget
 from engine.publish import write_published, write_records, write_tables, write_workbook
 from engine.release import Measurement, load_measurement
-from engine.release.measure import kept_rehearsal
+from engine.release.measure import load_rehearsal
 from engine.workload import Workload
 
 Progress = Callable[[float, str], bool]
@@ -98,10 +98,10 @@ def weigh(
 
 
 @contextmanager
-def _records(asked: Workload, reference: bytes | tuple[int, int]) -> Iterator[Any]:
+def _records(workload: Workload, reference: bytes | tuple[int, int]) -> Iterator[Any]:
     """What a reference stands for, as the engine takes it."""
     if not isinstance(reference, bytes):
-        yield synthetic(asked.schema, *reference)
+        yield synthetic(workload.schema, *reference)
         return
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reference.csv"
@@ -112,7 +112,7 @@ def _records(asked: Workload, reference: bytes | tuple[int, int]) -> Iterator[An
 def _measurement(source: Mapping[str, str]) -> Measurement:
     if "ledger" in source:
         return load_measurement(Ledger(source["ledger"]), source["key"])
-    return kept_rehearsal(load_plan(source["plan"]), source["file"])
+    return load_rehearsal(load_plan(source["plan"]), source["file"])
 
 
 def _part(progress: Progress, low: float, high: float) -> Progress:

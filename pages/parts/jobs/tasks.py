@@ -21,7 +21,7 @@ from engine.publish import write_answers, write_package
 from engine.publish.output_path import new_file
 from engine.release import Intake, load_measurement, measure
 from engine.release.ingest import check_records
-from engine.release.measure import compare_records, keep_rehearsal, kept_rehearsal
+from engine.release.measure import compare_records, load_rehearsal, save_rehearsal
 from engine.release.schema_report import ColumnFit, records_fit
 from engine.workload import Workload
 from pages.parts.jobs.sources import opened
@@ -96,7 +96,7 @@ def solve_targets(
 def rehearse(made: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
     """Measure a plan on simulated records, keep the numbers in a file, and return that."""
     loaded = load_plan(made)
-    keep_rehearsal(measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress), file)
+    save_rehearsal(measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress), file)
     return file
 
 
@@ -180,7 +180,7 @@ def rehearse_look(common: str, rows: int, seed: int, file: str, *, progress: Pro
     """Look at simulated records, keep the numbers in a file, and return that."""
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
-    keep_rehearsal(stepwise.look(shared, records, rehearsal=True, progress=progress), file)
+    save_rehearsal(stepwise.look(shared, records, rehearsal=True, progress=progress), file)
     return file
 
 
@@ -189,8 +189,8 @@ def rehearse_rest(common: str, looked: str, rows: int, seed: int, option: str, f
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
     progress(0.2, "Measuring the rest")
-    found = stepwise.rehearse_finish(shared, kept_rehearsal(shared.look, looked), records, option=option)
-    keep_rehearsal(found, file)
+    found = stepwise.rehearse_finish(shared, load_rehearsal(shared.look, looked), records, option=option)
+    save_rehearsal(found, file)
     return file
 
 
@@ -237,7 +237,7 @@ def _fit(one: ColumnFit) -> dict[str, Any]:
         return {"Column": one.column, "Values that the schema does not know": "the records have no such column"}
     return {
         "Column": one.column,
-        "Known": one.known,
+        "Known": one.in_domain,
         "Missing": one.missing,
         "Not known": one.unknown,
         "Collected": one.missing + one.unknown - one.refused,

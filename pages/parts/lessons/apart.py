@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import lessons
 from engine.figures import budget_picture
-from engine.lessons import overlaps, smash
+from engine.lessons import decompose_query, overlaps
 from engine.mechanisms import plan
 from engine.workload import Attribute, Schema, Workload, subsets
 from pages.parts.lessons.address import dial
@@ -37,7 +37,7 @@ def picture(step: int) -> Shown:
     shown = [drawn(lessons.overlap_picture(overlaps(schema, split=split)), "overlaps", plain=False)]
     if step > 1:
         query = [[int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)] for r in range(down)]
-        shown.append(drawn(lessons.cost_picture(smash(schema, query)), "costs"))
+        shown.append(drawn(lessons.cost_picture(decompose_query(schema, query)), "costs"))
     studio = Studio(workload=workload, options=EVENLY)
     if step > 2:
         studio = Studio(workload=own_workload(NAME) or workload, options=EVENLY)

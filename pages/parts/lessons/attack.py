@@ -6,8 +6,8 @@ import streamlit as st
 
 from engine import lessons
 from engine._arrays import Array
-from engine._format import amount
-from engine.lessons import answers_given, neighbours, reconstruct_replies
+from engine._format import format_number
+from engine.lessons import neighbours, published_answers, reconstruct_replies
 from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
@@ -32,7 +32,7 @@ def heard(count: int, budget: Budget) -> Array:
     """The noisy answers on screen, shape (count,); other questions or another budget draw new ones."""
     kept: tuple[int, Budget, Array] | None = st.session_state.get(HEARD)
     if kept is None or kept[:2] != (count, budget):
-        kept = st.session_state[HEARD] = (count, budget, answers_given(count, budget))
+        kept = st.session_state[HEARD] = (count, budget, published_answers(count, budget))
     return kept[2]
 
 
@@ -52,14 +52,14 @@ def picture(step: int) -> Shown:
         right.button("Draw again", key="publish_again", on_click=publish_again, width="stretch")
     else:
         budget = Budget(pcost=budget.pcost)
-    found = reconstruct_replies(heard(count, budget) if step else answers_given(count))
+    found = reconstruct_replies(heard(count, budget) if step else published_answers(count))
     shown = drawn(lessons.attack_picture(found), "attack")
-    words_of_answers = ", ".join(amount(float(answer)) for answer in found.answers)
+    words_of_answers = ", ".join(format_number(float(answer)) for answer in found.answers)
     st.markdown(f"Published: {words_of_answers}. The attacker has **{found.right} of {PERSONS}** right.")
     if step:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(
-            f"Each answer has a standard error of **{amount(spread_of_answers(count, budget))} counts**. Whatever the "
+            f"Each answer has a standard error of **{format_number(spread_of_answers(count, budget))} counts**. Whatever the "
             f"attack, of one person nobody is right more than **{guess}** of the time if yes and "
             "no are as likely, others' replies known or not."
         )
@@ -76,10 +76,10 @@ def picture(step: int) -> Shown:
 
 def expected() -> dict[str, str]:
     """How many replies exact answers give away, and what noise leaves."""
-    exact = {f"Right with {n} exact answers": str(reconstruct_replies(answers_given(n)).right) for n in (4, 8, 16)}
+    exact = {f"Right with {n} exact answers": str(reconstruct_replies(published_answers(n)).right) for n in (4, 8, 16)}
     one = Budget(pcost=1.0)
     return exact | {
-        "Standard error of 16 answers at pcost 1": f"{amount(spread_of_answers(16, one))} counts",
+        "Standard error of 16 answers at pcost 1": f"{format_number(spread_of_answers(16, one))} counts",
         "Best guess of one reply at pcost 1": lessons.guess_text(neighbours(one)),
     }
 

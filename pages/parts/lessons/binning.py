@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine._format import amount
-from engine.lessons import binned, clipped
+from engine._format import format_number
+from engine.lessons import binned, clipping_example
 from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -32,8 +32,8 @@ def picture(step: int) -> Shown:
     if step > 1:
         width = dial(right.select_slider, "Cells put together", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
-    found = clipped(binned(width), 1 / budget.mu)
-    shown = drawn(lessons.clipped_picture(found, width), "clipped")
+    found = clipping_example(binned(width), 1 / budget.mu)
+    shown = drawn(lessons.clipping_picture(found, width), "clipped")
     if step:
         one, two, three = st.columns(3)
         one.metric("Sum, on average too large by", f"{found.bias:,.1f} counts", help="With negative counts put up to 0")
@@ -41,7 +41,7 @@ def picture(step: int) -> Shown:
         three.metric(
             "Error of one cell",
             f"{found.rmse:.2f} counts",
-            help=f"Root mean square, with negative counts put up to 0; as measured it is {amount(found.std)}",
+            help=f"Root mean square, with negative counts put up to 0; as measured it is {format_number(found.std)}",
         )
     cells = len(found.counts)
     script = lines(
@@ -59,8 +59,8 @@ print(found.means.round(2))""",
 
 def expected() -> dict[str, str]:
     """Bias and errors at a standard error of 1 count."""
-    found = {width: clipped(binned(width), 1.0) for width in WIDTHS}
-    empty = clipped([0.0], 1.0)
+    found = {width: clipping_example(binned(width), 1.0) for width in WIDTHS}
+    empty = clipping_example([0.0], 1.0)
     return {
         "An empty cell with noise of 1 count is published on average as": f"{empty.bias:.3f}",
         **{

@@ -5,8 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine.lessons import centered, centered_pairs
-from engine.lessons.examples import ASKED, CELLS, NAMES, Centered, pairs_workload
+from engine.lessons import centered_pairs, centers_example
+from engine.lessons.examples import CELLS, NAMES, QUERY_KINDS, CentersExample, pairs_workload
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons.address import dial
@@ -24,14 +24,14 @@ STEPS = (
 )
 
 
-def own_plans(workload: Workload, budget: Budget) -> Centered:
+def own_plans(workload: Workload, budget: Budget) -> CentersExample:
     """Both plans of the own workload and its bound, made once."""
     key = (state.current().question_key, budget)
     kept = state.only_here().get("centered")
     if kept is None or kept[0] != key:
         with st.spinner("Planning your own workload twice and looking for a bound"):
-            kept = state.only_here()["centered"] = (key, centered(workload, budget))
-    found: Centered = kept[1]
+            kept = state.only_here()["centered"] = (key, centers_example(workload, budget))
+    found: CentersExample = kept[1]
     return found
 
 
@@ -40,7 +40,7 @@ def picture(step: int) -> Shown:
     mine = own_workload(NAME)
     if mine is None:
         left, right = st.columns(2)
-        name = dial(left.radio, "Queries on all pairs", ASKED, of=NAME, name="queries", default="prefix",
+        name = dial(left.radio, "Queries on all pairs", QUERY_KINDS, of=NAME, name="queries", default="prefix",
                     format_func=MEANINGS.get, horizontal=True)  # fmt: skip
         cells = dial(right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=10)
         workload, budget = pairs_workload(name, cells), Budget(pcost=1.0)
@@ -52,7 +52,7 @@ def picture(step: int) -> Shown:
         found = own_plans(workload, budget)
         script = f"found = centered(workload, {code.budget_text(budget)})"
         attributes = mine.schema.names
-    shown = [drawn(lessons.centered_picture(found), "centered")]
+    shown = [drawn(lessons.centers_example_picture(found), "centered")]
     if step > 0:
         chosen = dial(st.selectbox, "Attribute", attributes, of=NAME, name="attribute", default=attributes[0])
         shown.append(drawn(lessons.centers_picture(found, chosen), "center"))
@@ -69,7 +69,7 @@ def picture(step: int) -> Shown:
 
 def expected() -> dict[str, str]:
     """What tuning wins and what is left on all pairs."""
-    found = {(name, cells): centered_pairs(name, cells) for name in ASKED for cells in (4, 10)}
+    found = {(name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)}
     return {
         f"{MEANINGS[name]}, {cells} cells: won, and left": f"{one.won:.2%}, {one.left:.2%}"
         for (name, cells), one in found.items()

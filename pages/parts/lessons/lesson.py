@@ -105,7 +105,7 @@ def lines(text: str, **imports: str) -> Script:
     return Script(imports=frozenset(pairs), lines=tuple(text.strip("\n").split("\n")))
 
 
-def drawn(found: Picture, key: str, *, plain: bool = True) -> Picture:
+def drawn(picture: Picture, key: str, *, plain: bool = True) -> Picture:
     """Draw a picture and return it; ``plain`` ones have no toolbar."""
-    show.picture(found, key=key, config=show.EXPORT if plain else None)
-    return found
+    show.picture(picture, key=key, config=show.EXPORT if plain else None)
+    return picture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine._format import amount, cost
+from engine._format import cost, format_number
 from engine.lessons import best_cap, caps_table, neighbours, of_a_person
 from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
@@ -45,7 +45,7 @@ def picture(step: int) -> Shown:
         chosen = caps_table(budget).iloc[rows - 1]
         st.markdown(
             f"With a cap of {rows}, **{chosen['rows lost']:,.0f} of {rows_in_all():,} rows** are lost and the noise "
-            f"has a standard error of **{amount(float(chosen['standard error']))} counts**. The best cap at this "
+            f"has a standard error of **{format_number(float(chosen['standard error']))} counts**. The best cap at this "
             f"budget is **{best_cap(budget)}**."
         )
     schema = Schema([Attribute.of_size("month", 12)], person="patient", rows_per_person=rows)

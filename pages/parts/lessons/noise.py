@@ -6,8 +6,8 @@ import streamlit as st
 
 from engine import lessons
 from engine._arrays import Array
-from engine._format import amount
-from engine.lessons import INVENTED, meanings, neighbours, outcomes
+from engine._format import format_number
+from engine.lessons import INVENTED, budget_table, draw_releases, neighbours
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
@@ -29,7 +29,7 @@ def drawn_for(budget: Budget) -> Array:
     """The outcomes on screen, shape (draws, cells); a change of the budget draws new ones."""
     kept: tuple[Budget, Array] | None = st.session_state.get(DRAWN)
     if kept is None or kept[0] != budget:
-        kept = st.session_state[DRAWN] = (budget, outcomes(list(INVENTED.values()), budget, DRAWS))
+        kept = st.session_state[DRAWN] = (budget, draw_releases(list(INVENTED.values()), budget, DRAWS))
     return kept[1]
 
 
@@ -44,14 +44,14 @@ def picture(step: int) -> Shown:
     pcost = own_cost(left.select_slider, COSTS, of=NAME)
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
-    st.markdown(f"Every count gets noise with a standard error of **{amount(1 / budget.mu)} counts**.")
+    st.markdown(f"Every count gets noise with a standard error of **{format_number(1 / budget.mu)} counts**.")
     counts = list(INVENTED.values())
     shown = [drawn(lessons.outcomes_picture(list(INVENTED), counts, drawn_for(budget)), "outcomes", plain=False)]
     if step > 0:
         shown.append(drawn(lessons.neighbours_picture(neighbours(budget)), "neighbours", plain=False))
     if step > 1:
         st.markdown("**The same budget in every unit**")
-        st.table(meanings(budget), hide_index=True, alt="The budget in every unit, in words")
+        st.table(budget_table(budget), hide_index=True, alt="The budget in every unit, in words")
     schema = Schema([Attribute.categorical("age", list(INVENTED))])
     script = lines(
         f"""
@@ -69,7 +69,7 @@ print(meanings(budget))""",
 def expected() -> dict[str, str]:
     """Standard errors and best guesses at some budgets."""
     budgets = [Budget(pcost=pcost) for pcost in (0.02, 1.0)]
-    errors = {f"Standard error at pcost {b.pcost:g}": f"{amount(1 / b.mu)} counts" for b in budgets}
+    errors = {f"Standard error at pcost {b.pcost:g}": f"{format_number(1 / b.mu)} counts" for b in budgets}
     return errors | {f"Best guess at pcost {b.pcost:g}": lessons.guess_text(neighbours(b)) for b in budgets}
 
 

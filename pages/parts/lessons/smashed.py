@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine import lessons
-from engine.lessons import smash
+from engine.lessons import decompose_query
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.address import dial
 from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
@@ -43,8 +43,8 @@ def grid() -> tuple[Schema, list[list[int]]]:
 def picture(step: int) -> Shown:
     """Draw the query, its pieces step by step, and their sum."""
     schema, query = grid()
-    found = smash(schema, query)
-    shown = drawn(lessons.smashed_picture(found, step), "smashed")
+    found = decompose_query(schema, query)
+    shown = drawn(lessons.decomposition_picture(found, step), "smashed")
     if step == len(found.pieces) and found.misfit < 1e-9:
         st.markdown("All four pieces added up give the query again, cell by cell.")
     workload = Workload(schema).add(schema.names, Custom([[cell for row in query for cell in row]]))
@@ -62,7 +62,7 @@ print(found.added(), found.misfit)""",
 def expected() -> dict[str, str]:
     """Pieces of the example of the paper."""
     schema = Schema([Attribute.categorical("reply", REPLIES[:2]), Attribute.categorical("city", CITIES[:3])])
-    table = lessons.smashed_picture(smash(schema, [[0, 1, 1], [0, 0, 1]]), 4).table
+    table = lessons.decomposition_picture(decompose_query(schema, [[0, 1, 1], [0, 0, 1]]), 4).table
     first = table.iloc[0]
     return {f"{column}, reply yes and city a": str(first[column]) for column in table.columns[3:]}
 

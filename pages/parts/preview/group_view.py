@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import _format as texts
 from engine import analysis, figures
-from engine._format import how_many
+from engine._format import pluralize
 from engine.plans import Plan
 from pages.parts.preview import why_view
 from pages.parts.shell import show, state
@@ -74,15 +74,15 @@ def chosen(plan: Plan) -> None:
     number = looked_at(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_turned)
     group, row = plan.workload.groups[number], analysis.group_table(plan).iloc[number]
-    typical, largest = (texts.amount(row[name]) for name in ("RMSE", "largest standard error"))
+    typical, largest = (texts.format_number(row[name]) for name in ("RMSE", "largest standard error"))
     even = analysis.even_error(plan, number)
     if even is not None:
         st.markdown(
-            f"**Each of its {how_many(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"
+            f"**Each of its {pluralize(group.count, 'query', 'queries')} has a standard error of {typical} counts.**"
         )
     else:
         words = (
-            f"{how_many(group.count, 'query', 'queries')}, typical error {typical} counts, largest {largest} counts."
+            f"{pluralize(group.count, 'query', 'queries')}, typical error {typical} counts, largest {largest} counts."
         )
         st.markdown(f"**{words}**")
         place = st.container()

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from engine import analysis
-from engine._format import amount, how_many, set_name
+from engine._format import format_number, pluralize, set_name
 from engine.mechanisms import load_plan
 from engine.plans import Plan
 from engine.privacy import Budget
@@ -41,7 +41,7 @@ def draw(plan: Plan) -> None:
     if done is not None:
         budget, options, text = done.result
         made = kept.plan_of_key(key, lambda: load_plan(text))
-        _found(studio.budget, plan, made, analysis.reached(made, rows, options["targets"]))
+        _found(studio.budget, plan, made, analysis.errors_against_targets(made, rows, options["targets"]))
         changed = replace(studio, budget=Budget.from_dict(budget), options=options)
         clicks.button("Use this", _use, changed, made, key="targets_use", type="primary")
 
@@ -66,7 +66,7 @@ def _rows(plan: Plan) -> Rows:
     sizes: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         sizes.setdefault(len(group.attributes), []).append(i)
-    return {f"{k}-way ({how_many(len(those), 'group')})": those for k, those in sorted(sizes.items())}
+    return {f"{k}-way ({pluralize(len(those), 'group')})": those for k, those in sorted(sizes.items())}
 
 
 def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:
@@ -99,16 +99,16 @@ def _solve(key: str, studio: Studio, targets: list[float], locked: list[bool] | 
 def _found(before: Budget, plan: Plan, made: Plan, table: Any) -> None:
     st.markdown(
         f"**It takes {plain(said(made.budget))}**; the present plan spends {plain(said(before))}. The typical error of "
-        f"all queries is then {amount(made.rmse)} counts instead of {amount(plan.rmse)}.",
+        f"all queries is then {format_number(made.rmse)} counts instead of {format_number(plan.rmse)}.",
         help=plain(others(made.budget)),
     )
     show.table(table, name="targets", alt="Targets and the largest standard errors that are reached")
 
 
-def _use(changed: Studio, made: Plan) -> None:
-    kept.plan_of_key(changed.key, lambda: made)
+def _use(changed: Studio, plan: Plan) -> None:
+    kept.plan_of_key(changed.key, lambda: plan)
     state.commit(changed, redraw=True)
 
 
 def _forget() -> None:
-    state.change(options=analysis.without_targets(state.current().options), redraw=True)
+    state.change(options=analysis.remove_targets(state.current().options), redraw=True)

@@ -19,7 +19,7 @@ def use_person(rows: str, neighbours: str) -> None:
         state.change(budget=replace(state.current().budget, **whom), redraw=True)
 
 
-def person(found: Budget) -> None:
+def person(budget: Budget) -> None:
     """Inputs for the person that is protected: how many rows, and against what."""
     version, schema = state.version(), state.current().schema
     rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
@@ -27,7 +27,7 @@ def person(found: Budget) -> None:
     left.number_input(
         ROWS_LABEL,
         1,
-        value=found.rows_per_person,
+        value=budget.rows_per_person,
         key=rows,
         on_change=use_person,
         args=(rows, neighbours),
@@ -36,12 +36,12 @@ def person(found: Budget) -> None:
     right.selectbox(
         AGAINST_LABEL,
         list(AGAINST),
-        list(AGAINST).index(found.neighbours),
+        list(AGAINST).index(budget.neighbours),
         AGAINST.__getitem__,
         key=neighbours,
         on_change=use_person,
         args=(rows, neighbours),
         help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
     )
-    if schema is not None and (note := schema.other_rows(found.rows_per_person)):
+    if schema is not None and (note := schema.other_rows(budget.rows_per_person)):
         st.warning(plain(note))

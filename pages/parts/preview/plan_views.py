@@ -20,13 +20,13 @@ def headline(plan: Plan) -> None:
     with st.container(horizontal=True, gap="medium"):
         _number(
             "Typical error (counts)",
-            texts.amount(plan.rmse),
+            texts.format_number(plan.rmse),
             "RMSE: root of the mean squared error over all queries. About two thirds of the answers will be off by "
             "less than this, 95% by less than twice this.",
         )
         _number(
             "Largest error (counts)",
-            texts.amount(analysis.worst_error(plan)),
+            texts.format_number(analysis.worst_error(plan)),
             "Standard error of the query that comes out least exact",
         )
         if best is None:

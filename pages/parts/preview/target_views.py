@@ -54,7 +54,7 @@ def spread(plan: Plan) -> None:
         lambda nearly: analysis.budget_for_error(plan, error, share, nearly=nearly),
         key="share",
     ):
-        reached = texts.amount(analysis.tolerance_for(plan, share))
+        reached = texts.format_number(analysis.tolerance_for(plan, share))
         st.caption(f"With the present budget the standard error is at most {reached} counts for {_share_words(share)}.")
     show.picture(replace(figures.spread_picture(plan, error), alt=text), key="spread")
 
@@ -112,10 +112,10 @@ def one_query(plan: Plan) -> None:
         variance = plan.variance_of(query.attributes, query.tensor)
         st.markdown(f"**{plain(query.text)}**")
         left, right = st.columns(2)
-        left.metric("Standard error", f"{texts.amount(variance**0.5)} counts", help="Typical size of the noise")
+        left.metric("Standard error", f"{texts.format_number(variance**0.5)} counts", help="Typical size of the noise")
         half = analysis.half_width(plan, variance)
         right.metric(
-            "95% interval", f"answer ± {texts.amount(half)} counts", help="Holds the true count 95% of the time"
+            "95% interval", f"answer ± {texts.format_number(half)} counts", help="Holds the true count 95% of the time"
         )
         if variance == 0.0:
             st.caption("It counts no record, so its answer is 0 without any noise.")
@@ -130,7 +130,7 @@ def one_query(plan: Plan) -> None:
         )
         needed(
             plan,
-            f"To know it within ± {texts.amount(wanted)}",
+            f"To know it within ± {texts.format_number(wanted)}",
             lambda nearly: analysis.budget_for_query(
                 plan, query.attributes, query.tensor, analysis.error_for(plan, wanted), nearly=nearly
             ),

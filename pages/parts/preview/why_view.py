@@ -7,7 +7,7 @@ import streamlit as st
 from engine import _format as texts
 from engine import analysis, figures
 from engine.analysis.variance_breakdown import breakdown_text, worst_query
-from engine.analysis.what_if import CHANGES, Change, Changed
+from engine.analysis.what_if import CHANGES, Change, ChangedRequest
 from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.shell import clicks, show, state
@@ -46,7 +46,7 @@ def _query(plan: Plan, group: int) -> int | None:
         query = int(st.number_input(f"Query, 0 to {texts.number(last)}", 0, last, 0, key=f"why_query_{group}"))
     error = float(plan.variances(group, query, query + 1)[0]) ** 0.5
     text = plain(plan.workload.describe_in_group(group, query))
-    st.caption(f"Query {texts.number(query)}: {text}. Standard error {texts.amount(error)} counts.")
+    st.caption(f"Query {texts.number(query)}: {text}. Standard error {texts.format_number(error)} counts.")
     return query
 
 
@@ -101,16 +101,16 @@ def _tried(plan: Plan) -> None:
         st.markdown(f"**What if: {plain(changed.text)}**")
         after = plans.plan_of(studio.asking(changed.request))
         if after is not None:
-            table = analysis.effect(plan, after, group, changed.group)
+            table = analysis.error_table(plan, after, group, changed.group)
             show.table(table, name="what_if", alt="Errors before and after the change")
-            st.caption(analysis.asked_text(plan, after))
+            st.caption(analysis.query_count_text(plan, after))
         with st.container(horizontal=True):
             if after is not None:
                 clicks.button("Keep this change", _keep, changed, key="what_if_keep", type="primary")
             st.button("Forget it", on_click=_forget, key="what_if_forget")
 
 
-def _keep(changed: Changed) -> None:
+def _keep(changed: ChangedRequest) -> None:
     state.commit(state.current().asking(changed.request), redraw=True)
     _forget()
 

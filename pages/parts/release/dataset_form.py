@@ -7,7 +7,7 @@ from contextlib import suppress
 import streamlit as st
 
 from engine import analysis
-from engine._format import cost, how_many, remainder
+from engine._format import cost, pluralize, remaining_text
 from engine.errors import EngineError, LedgerError
 from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import DatasetStatus
@@ -152,8 +152,8 @@ def dataset(book: Ledger) -> DatasetStatus | None:
     if status is not None:
         with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
             planned = state.current().budget
-            fit = how_many(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
-            left = f"{remainder(status.left)} of {cost(status.total)} {status.definition.counts} left"
+            fit = pluralize(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
+            left = f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts} left"
             st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
         st.caption(plain(f"Its total counts {status.describe()}."))
         _change(book, status)
@@ -186,7 +186,7 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
 def _total(language: str, planned: Budget) -> None:
     """The numbers of the total, which begin with what the present plan needs, and what they pay for."""
     left, right = st.columns(2)
-    start = language, analysis.at_least(numbers_of(planned, language)[0]), planned.report_delta
+    start = language, analysis.round_up(numbers_of(planned, language)[0]), planned.report_delta
     if st.session_state.get("dataset_start") != start or "dataset_total" not in st.session_state:
         st.session_state["dataset_start"] = start
         _, st.session_state["dataset_total"], st.session_state["dataset_delta"] = start
@@ -204,7 +204,7 @@ def _total(language: str, planned: Budget) -> None:
         if fit is None:
             st.caption(plain(f"It counts something else than the budget {each}, so that it cannot pay for it."))
         else:
-            st.caption(plain(f"It pays for {how_many(fit, 'release')} {each}. Keep some for later questions."))
+            st.caption(plain(f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later questions."))
 
 
 def _declared(language: str) -> Budget:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from engine._format import how_many
+from engine._format import pluralize
 from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
 from engine.publish import write_answers, write_package
@@ -26,16 +26,16 @@ IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
 
 
-def mark(found: Measurement) -> str:
+def mark(measurement: Measurement) -> str:
     """What the names of files of a rehearsal begin with."""
-    return "REHEARSAL_" if found.rehearsal else ""
+    return "REHEARSAL_" if measurement.rehearsal else ""
 
 
-def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
+def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
     """All answers as one file, and the plan."""
-    queries = found.plan.workload.queries
+    queries = measurement.plan.workload.queries
     st.caption(
-        f"{how_many(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
+        f"{pluralize(queries, 'answer')}, each with its standard error and 95% interval: attributes, family, query in "
         "words, answer, std, low, high."
     )
     many = queries > IN_BROWSER
@@ -44,8 +44,8 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     for column, (word, kind) in zip(columns, KINDS.items(), strict=False):
         column.download_button(
             f"All answers as {word}",
-            data=partial(_content, found, kind),
-            file_name=f"{mark(found)}answers.{kind}",
+            data=partial(_content, measurement, kind),
+            file_name=f"{mark(measurement)}answers.{kind}",
             key=f"{key}_{kind}",
             on_click="ignore",
             disabled=many,
@@ -54,8 +54,8 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
         )
     columns[2].download_button(
         "Plan as JSON",
-        found.plan.to_json,
-        f"{mark(found)}plan.json",
+        measurement.plan.to_json,
+        f"{mark(measurement)}plan.json",
         "application/json",
         key=f"{key}_plan",
         on_click="ignore",
@@ -63,8 +63,8 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     )
     columns[3].download_button(
         "Package (zip)",
-        data=lambda: _package(found, ledger),
-        file_name=f"{mark(found)}release.zip",
+        data=lambda: _package(measurement, ledger),
+        file_name=f"{mark(measurement)}release.zip",
         mime="application/zip",
         key=f"{key}_package",
         on_click="ignore",
@@ -76,10 +76,10 @@ def downloads(found: Measurement, *, key: str, ledger: str = "") -> None:
     if reason:
         st.caption(plain(f"All answers and the package have to wait: {reason}"))
     if ledger:
-        _to_file(found, key=key, ledger=ledger)
+        _to_file(measurement, key=key, ledger=ledger)
 
 
-def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
+def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
     """Write all answers to a file on this machine, in a worker."""
     left, right = st.columns([4, 1], vertical_alignment="bottom")
     path = left.text_input(
@@ -88,7 +88,7 @@ def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
         key=f"{key}_path",
         persist_state="session",
     )
-    job = f"export|{ledger}|{found.key}|{path}"
+    job = f"export|{ledger}|{measurement.key}|{path}"
     keep = [ledger, *places.ledgers(), st.session_state.get("records_path") or ledger]
     ready, replaces = _target(path, keep, key)
     clicks.button(
@@ -96,7 +96,7 @@ def _to_file(found: Measurement, *, key: str, ledger: str) -> None:
         _start_export,
         job,
         ledger,
-        found.key,
+        measurement.key,
         path,
         keep,
         replaces,
@@ -140,17 +140,17 @@ def _start_export(job: str, ledger: str, release: str, path: str, keep: list[str
         watch.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True)
 
 
-def _content(found: Measurement, kind: str) -> bytes:
+def _content(measurement: Measurement, kind: str) -> bytes:
     """All answers as the bytes of a file; called when the button is pressed."""
     with _in_words(), tempfile.TemporaryDirectory() as folder:
-        return write_answers(found, Path(folder) / f"answers.{kind}", format=kind).read_bytes()
+        return write_answers(measurement, Path(folder) / f"answers.{kind}", format=kind).read_bytes()
 
 
-def _package(found: Measurement, ledger: str) -> bytes:
+def _package(measurement: Measurement, ledger: str) -> bytes:
     """The release package as bytes; called when the button is pressed."""
-    receipt = Ledger(ledger).find(found.key) if ledger else None
+    receipt = Ledger(ledger).find(measurement.key) if ledger else None
     with _in_words(), tempfile.TemporaryDirectory() as folder:
-        return write_package(found, Path(folder) / "release.zip", receipt=receipt).read_bytes()
+        return write_package(measurement, Path(folder) / "release.zip", receipt=receipt).read_bytes()
 
 
 @contextmanager

@@ -38,15 +38,15 @@ ABOUT = (
 )
 
 
-def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
+def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> None:
     """What to publish, the work, and what came of it."""
     st.caption(ABOUT)
     try:
-        ahead = publish_forecast(found.plan)
+        ahead = publish_forecast(measurement.plan)
     except EngineError as error:
         st.info(plain(f"From this plan no tables can be published: {words_of(error)}"), icon="📋")
         return
-    job, arguments = _form(found, source, key=key)
+    job, arguments = _form(measurement, source, key=key)
     clicks.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
     st.caption(plain(ahead.text))
     show_kept("publish")
@@ -55,13 +55,13 @@ def draw(found: Measurement, source: Mapping[str, str], *, key: str) -> None:
         if work.find(job) is None:
             st.info("Nothing published yet with these choices. It costs nothing.", icon="📋")
         return
-    _side_by_side(found, done.result, key=key)
+    _side_by_side(measurement, done.result, key=key)
     _records(done.result, key=key)
-    _downloads(found, done.result, key=key)
+    _downloads(measurement, done.result, key=key)
     st.code(_script(arguments), language=None, wrap_lines=True)
 
 
-def _form(found: Measurement, source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]:
+def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> tuple[str, tuple[Any, ...]]:
     """The choices; returns the name of the job and what it is given."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     fit = left.selectbox(
@@ -110,22 +110,22 @@ def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
         watch.start(job, publishing.publish_tables, *arguments, places, str(private.reached(job)), files=files.values())
 
 
-def _side_by_side(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
+def _side_by_side(measurement: Measurement, made: Mapping[str, Any], *, key: str) -> None:
     """Answers of one group, unbiased and published, and what publishing did to small cells."""
     st.caption(f"All tables sum to {made['total']:,.1f} records.")
-    number = group_choice.choose_group(found.plan, key=f"{key}_published_group")
+    number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     which = st.segmented_control("Show", SHOWN, default=BOTH, key=f"{key}_shown", persist_state="session") or BOTH
-    total = found.plan.workload.groups[number].count
+    total = measurement.plan.workload.groups[number].count
     pages = -(-total // PAGE)
     page = st.pagination(pages, key=f"{key}_published_page_{number}") if pages > 1 else 1
-    answers = read_published(found.plan, made["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE)
+    answers = read_published(measurement.plan, made["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE)
     drawn = figures.published_picture(
-        answers, rehearsal=found.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
+        answers, rehearsal=measurement.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
     )
     show.chart(drawn, key=f"{key}_published")()
     st.caption(plain(drawn.alt))
     table = drawn.table.drop(columns=LEFT_OUT.get(which, []))
-    mark = download_view.mark(found)
+    mark = download_view.mark(measurement)
     show.table(table, name=f"{mark}{key}_published_answers", alt="Unbiased and published answers with flags")
     with st.expander("What publishing did to small cells"):
         st.caption(
@@ -157,9 +157,9 @@ def _records(made: Mapping[str, Any], *, key: str) -> None:
     show.table(found, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
 
 
-def _downloads(found: Measurement, made: Mapping[str, Any], *, key: str) -> None:
+def _downloads(measurement: Measurement, made: Mapping[str, Any], *, key: str) -> None:
     """The files, as the worker wrote them."""
-    mark, large = download_view.mark(found), made["too large"]
+    mark, large = download_view.mark(measurement), made["too large"]
     words = {
         "zip": ("Tables (zip)", "published_tables.zip", large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", large.get("xlsx", "")),

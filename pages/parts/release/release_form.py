@@ -192,7 +192,7 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
     except EngineError as error:
         return words_of(error)
     if takes > status.left and not begun:
-        left, asked = texts.remainder(status.left), texts.cost(takes)
+        left, asked = texts.remaining_text(status.left), texts.cost(takes)
         return (
             f"the dataset has {left} {status.definition.counts} left and this plan costs {asked}. Plan with a "
             "smaller budget on the Preview page."

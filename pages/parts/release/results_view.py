@@ -10,7 +10,7 @@ import streamlit as st
 from demo_data.make_synthetic import synthetic
 from engine import _format as texts
 from engine import figures
-from engine.analysis.ad_hoc_queries import with_truth
+from engine.analysis.ad_hoc_queries import add_truth
 from engine.analysis.relative_error import quality_counts_text, with_quality
 from engine.plans import Plan
 from engine.release import Measurement
@@ -33,7 +33,7 @@ def simulated(schema: str, rows: int, seed: int) -> Any:
 
 
 def views(
-    found: Measurement,
+    measurement: Measurement,
     *,
     key: str,
     records: Any = None,
@@ -42,24 +42,26 @@ def views(
     more: Mapping[str, Callable[[], object]] | None = None,
 ) -> None:
     """Everything that can be done with a measurement that is stored in a ledger, or as a rehearsal in a file."""
-    source = {"ledger": ledger, "key": found.key} if ledger else {"plan": found.plan.to_json(), "file": file}
+    source = (
+        {"ledger": ledger, "key": measurement.key} if ledger else {"plan": measurement.plan.to_json(), "file": file}
+    )
     tabs = {
-        "Answers": lambda: browse(found, key=key, records=records),
-        "Tables to publish": lambda: published_view.draw(found, source, key=key),
-        "Ask something else": lambda: ask(found, key=key),
-        "Download": lambda: download_view.downloads(found, key=key, ledger=ledger),
+        "Answers": lambda: browse(measurement, key=key, records=records),
+        "Tables to publish": lambda: published_view.draw(measurement, source, key=key),
+        "Ask something else": lambda: ask(measurement, key=key),
+        "Download": lambda: download_view.downloads(measurement, key=key, ledger=ledger),
     }
     show.tabs(tabs | dict(more or {}), key=f"{key}_view")
 
 
-def browse(found: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
+def browse(measurement: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
     """Answers of one group, page by page, with intervals; `records` are the simulated ones of a rehearsal.
 
     `name` is that of the file, different for every measurement on a page.
     """
     left, right = st.columns([3, 1])
     with left:
-        number = group_choice.choose_group(found.plan, key=f"{key}_group")
+        number = group_choice.choose_group(measurement.plan, key=f"{key}_group")
     confidence = right.number_input(
         "Confidence",
         0.5,
@@ -69,15 +71,15 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
         key=f"{key}_confidence",
         help="How often the interval holds the truth",
     )
-    total = found.plan.workload.groups[number].count
+    total = measurement.plan.workload.groups[number].count
     pages = -(-total // PAGE)
     page = st.pagination(pages, key=f"{key}_page_{number}") if pages > 1 else 1
     start = (page - 1) * PAGE
-    answers = found.answers(number, start, start + PAGE, confidence)
+    answers = measurement.answers(number, start, start + PAGE, confidence)
     if records is not None:
-        answers = with_truth(answers, found.plan, number, start, records)
+        answers = add_truth(answers, measurement.plan, number, start, records)
     st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
-    drawn = figures.answers_picture(answers, rehearsal=found.rehearsal)
+    drawn = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
     scale = scale_form.known()
     show.chart(drawn, key=key)()
     st.caption(plain(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
@@ -89,15 +91,17 @@ def browse(found: Measurement, *, key: str, records: Any = None, name: str = "an
             f"{quality_counts_text(table)} Publishable: a standard error of at most {scale.publishable:.0%} of the "
             f"answer; doubtful: at most {scale.doubtful:.0%}; noise: more. The thresholds are set on the Preview page."
         )
-    show.table(table, name=f"{mark(found)}{name}", alt="Answers with standard errors, intervals and their quality")
+    show.table(
+        table, name=f"{mark(measurement)}{name}", alt="Answers with standard errors, intervals and their quality"
+    )
 
 
-def ask(found: Measurement, *, key: str) -> None:
+def ask(measurement: Measurement, *, key: str) -> None:
     """A question asked afterwards, at no further privacy cost."""
     with shown_here():
-        query = query_form.choose(found.plan.schema, key=f"{key}_ask")
+        query = query_form.choose(measurement.plan.schema, key=f"{key}_ask")
         how = st.segmented_control("Together with another query", list(TOGETHER), key=f"{key}_together")
-        other = query_form.choose(found.plan.schema, key=f"{key}_other") if how else None
+        other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if how else None
         if query is None or (how and other is None):
             return
         asked, signs, text = [(query.attributes, query.tensor)], [1.0], query.text
@@ -105,15 +109,15 @@ def ask(found: Measurement, *, key: str) -> None:
             asked.append((other.attributes, other.tensor))
             signs.append(TOGETHER[how])
             text = f"({query.text}) {how} ({other.text})"
-        answer = found.combination(asked, signs)
-        st.markdown(f"**{plain(text)}**{' (rehearsal)' if found.rehearsal else ''}")
+        answer = measurement.combination(asked, signs)
+        st.markdown(f"**{plain(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
         if how:
             st.caption("The error is exact: it counts in that both answers are made of the same noisy numbers.")
         one, two, three = st.columns(3)
         one.metric("Answer (counts)", f"{answer.answer:,.1f}", help="Unbiased; may be below zero")
-        two.metric("Standard error", texts.amount(answer.std), help="Typical size of the noise in it, in counts")
+        two.metric("Standard error", texts.format_number(answer.std), help="Typical size of the noise in it, in counts")
         half = answer.high - answer.answer
-        three.metric("95% interval", f"± {texts.amount(half)}", help="Holds the truth 95% of the time")
+        three.metric("95% interval", f"± {texts.format_number(half)}", help="Holds the truth 95% of the time")
         st.caption(f"The true count lies between **{answer.low:,.1f}** and **{answer.high:,.1f}**, 95% of the time.")
 
 

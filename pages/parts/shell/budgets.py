@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from engine._format import cost, how_many
+from engine._format import cost, pluralize
 from engine.privacy import Budget
 from engine.privacy.budget import delta_text
 from engine.privacy.gaussian import mu_of_guess
@@ -42,9 +42,9 @@ LEAST = 1e-7  # smaller numbers of a budget are not written out
 UNIT = "budget_unit"  # where the language is kept that was chosen
 
 
-def unit_of(found: Budget) -> dict[str, Any]:
+def unit_of(budget: Budget) -> dict[str, Any]:
     """Whom a budget protects, as the arguments that every way of saying a budget takes."""
-    return {"rows_per_person": found.rows_per_person, "neighbours": found.neighbours}
+    return {"rows_per_person": budget.rows_per_person, "neighbours": budget.neighbours}
 
 
 def language() -> str:
@@ -53,7 +53,7 @@ def language() -> str:
     return chosen
 
 
-def headline(found: Budget, unit: str) -> str:
+def headline(budget: Budget, unit: str) -> str:
     """A budget in one language, in a few signs.
 
     >>> headline(Budget(pcost=1.0), APPROX), headline(Budget(pcost=1.0), RHO), headline(Budget.pure(1.0), PCOST)
@@ -64,11 +64,11 @@ def headline(found: Budget, unit: str) -> str:
     ('ε under 1e-07', 'rho under 1e-07')
     """
     if unit == RISK:
-        return f"risk {found.guess:g}%"
-    if found.pure_epsilon is not None:
-        return f"ε {_written(found.pure_epsilon)}"
+        return f"risk {budget.guess:g}%"
+    if budget.pure_epsilon is not None:
+        return f"ε {_written(budget.pure_epsilon)}"
     word = "ε" if unit in (APPROX, PURE) else unit
-    return f"{word} {_written(numbers_of(found, APPROX if unit == PURE else unit)[0])}"
+    return f"{word} {_written(numbers_of(budget, APPROX if unit == PURE else unit)[0])}"
 
 
 def _written(value: float) -> str:
@@ -77,19 +77,21 @@ def _written(value: float) -> str:
 
 
 @lru_cache(maxsize=256)
-def _epsilon(found: Budget) -> float:
+def _epsilon(budget: Budget) -> float:
     """Epsilon at the delta of the budget, which takes a search that every page would do for every draw."""
-    return found.epsilon(found.report_delta)
+    return budget.epsilon(budget.report_delta)
 
 
-def said(found: Budget) -> str:
+def said(budget: Budget) -> str:
     """A budget in the language that was chosen, with whom it protects where that is not one row, there or not.
 
     >>> said(Budget(pcost=1.0)), said(Budget.pure(1.0, rows_per_person=3))
     ('ε 4.887', 'ε 1, for up to 3 rows a person')
     """
-    rows = f", for up to {found.rows_per_person:,} rows a person" if found.rows_per_person > 1 else ""
-    return headline(found, language()) + rows + (", replaced by any others" if found.neighbours != "add_remove" else "")
+    rows = f", for up to {budget.rows_per_person:,} rows a person" if budget.rows_per_person > 1 else ""
+    return (
+        headline(budget, language()) + rows + (", replaced by any others" if budget.neighbours != "add_remove" else "")
+    )
 
 
 def summary(studio: state.Studio) -> str:
@@ -97,10 +99,10 @@ def summary(studio: state.Studio) -> str:
     if studio.workload is None:
         return "Nothing chosen yet. Start with a schema."
     schema, workload = studio.workload.schema, studio.workload
-    asked = f"{how_many(len(workload.groups), 'group')}, {how_many(workload.queries, 'query', 'queries')}"
+    asked = f"{pluralize(len(workload.groups), 'group')}, {pluralize(workload.queries, 'query', 'queries')}"
     centers = " · Centers: tuned" if studio.taken.get("centers") == "tuned" else ""
     return (
-        f"Schema: {how_many(len(schema), 'attribute')}, {how_many(schema.size, 'cell')} · "
+        f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} · "
         f"Workload: {asked if workload.groups else 'empty'} · Budget: {said(studio.budget)}{centers}"
     )
 
@@ -130,31 +132,31 @@ def _use_language() -> None:
             state.change(budget=Budget(pcost=found.pcost, **unit_of(found)), redraw=True)
 
 
-def others(found: Budget) -> str:
+def others(budget: Budget) -> str:
     """A budget in all languages, as plain text.
 
     >>> others(Budget(pcost=1.0))
     'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
-    pure = found.pure_epsilon
+    pure = budget.pure_epsilon
     epsilon = (
-        f"epsilon {_written(_epsilon(found))} at delta {delta_text(found.report_delta)}"
+        f"epsilon {_written(_epsilon(budget))} at delta {delta_text(budget.report_delta)}"
         if pure is None
         else f"pure epsilon {_written(pure)}"
     )
     return (
-        f"{epsilon} · guessed right {found.guess:g}% of the time · "
-        f"pcost {_written(found.pcost)} · rho {_written(found.rho)} · mu {_written(found.mu)}"
+        f"{epsilon} · guessed right {budget.guess:g}% of the time · "
+        f"pcost {_written(budget.pcost)} · rho {_written(budget.rho)} · mu {_written(budget.mu)}"
     )
 
 
-def numbers_of(found: Budget, unit: str) -> list[float]:
+def numbers_of(budget: Budget, unit: str) -> list[float]:
     """A budget in a language: what its maker takes."""
     if unit == APPROX:
-        return [_epsilon(found), found.report_delta]
+        return [_epsilon(budget), budget.report_delta]
     if unit == RISK:
-        return [found.guess]
-    return [{PCOST: found.pcost, RHO: found.rho, MU: found.mu, PURE: found.pure_epsilon or found.pcost**0.5}[unit]]
+        return [budget.guess]
+    return [{PCOST: budget.pcost, RHO: budget.rho, MU: budget.mu, PURE: budget.pure_epsilon or budget.pcost**0.5}[unit]]
 
 
 def kind_of_total(language: str) -> str | None:

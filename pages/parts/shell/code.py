@@ -10,10 +10,10 @@ from math import comb
 from typing import Any
 
 import demo_data
-from engine._values import kept_with
+from engine._values import cached_on_value
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
-from engine.workload.families import usual_family
+from engine.workload.families import default_family
 from pages.parts.shell.state import Studio
 
 MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
@@ -195,14 +195,14 @@ def _attribute(attribute: Attribute) -> str:
     return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r}{more})"
 
 
-@kept_with
+@cached_on_value
 def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
     """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric attributes, and the
     number of groups they make.
     """
     schema = workload.schema
     for numeric in USUAL:
-        usual = {a.name: numeric if a.kind == "numeric" else usual_family(a.kind) for a in schema.attributes}
+        usual = {a.name: numeric if a.kind == "numeric" else default_family(a.kind) for a in schema.attributes}
         for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
             groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
             sets = chain.from_iterable(combinations(schema.names, k) for k in ways)

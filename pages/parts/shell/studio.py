@@ -12,12 +12,12 @@ from typing import Any
 import streamlit as st
 
 from engine._untrusted import parse_json
-from engine.analysis import without_targets, workload_digest
-from engine.analysis.error_targets import targets_after
+from engine.analysis import remove_targets, workload_digest
+from engine.analysis.error_targets import options_after_change
 from engine.analysis.what_if import Request
 from engine.errors import PlanError
 from engine.mechanisms import mechanism_class
-from engine.mechanisms.registry import Usual, usual_options
+from engine.mechanisms.registry import DefaultOptions, default_options
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 
@@ -53,10 +53,12 @@ class Studio:
         """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
         return Request(workload=self.asked, budget=self.budget, mechanism=self.mechanism, options=self.taken)
 
-    def asking(self, made: Request) -> Studio:
+    def asking(self, request: Request) -> Studio:
         """The state that asks for a changed request; what is left open stays open where the options are the same."""
-        asked = Studio(workload=made.workload, budget=made.budget, mechanism=made.mechanism, options=self.options)
-        return (asked if made.options == self.taken else asked.told(made.options)).after(self)
+        asked = Studio(
+            workload=request.workload, budget=request.budget, mechanism=request.mechanism, options=self.options
+        )
+        return (asked if request.options == self.taken else asked.told(request.options)).after(self)
 
     def told(self, options: Mapping[str, Any]) -> Studio:
         """This state with options as `plan` takes them; the centers are left open where they come out the same."""
@@ -78,10 +80,10 @@ class Studio:
         return replace(self, options=dict(self.options) | {CENTERS: PAPER})
 
     @cached_property
-    def usual(self) -> Usual:
+    def usual(self) -> DefaultOptions:
         """The options with what was left open filled in, and why."""
         if self.workload is None or not self.workload.groups:
-            return Usual(options=self.options)
+            return DefaultOptions(options=self.options)
         options = json.dumps(dict(self.options), sort_keys=True)
         return _usual(f"{workload_digest(self.workload)}{self.mechanism}{options}", self)
 
@@ -95,8 +97,8 @@ class Studio:
         """This state, with targets of single groups only as far as its groups are those that had them before."""
         if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
             return self
-        kept = targets_after(self.options, before.workload.groups, self.workload.groups)
-        return replace(self, options=without_targets(self.options) if kept is None else kept)
+        kept = options_after_change(self.options, before.workload.groups, self.workload.groups)
+        return replace(self, options=remove_targets(self.options) if kept is None else kept)
 
     @property
     def question(self) -> str:
@@ -147,8 +149,8 @@ class Studio:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _usual(question: str, _studio: Studio) -> Usual:
+def _usual(question: str, _studio: Studio) -> DefaultOptions:
     try:
-        return usual_options(_studio.asked, _studio.mechanism, _studio.options)
+        return default_options(_studio.asked, _studio.mechanism, _studio.options)
     except PlanError:  # options that are none: planning says so
-        return Usual(options=_studio.options)
+        return DefaultOptions(options=_studio.options)

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import streamlit as st
 
-from engine._format import how_many
+from engine._format import pluralize
 from engine.errors import DataError
 from engine.records import RECORD_ENDINGS, SheetFile
 from engine.records.subprocess_readers import LABELLED_ENDINGS, SHEET_ENDINGS, draft_schema, sheet_text, visible_sheets
 from engine.release.public_draft import draft_of_public
-from engine.workload import USUAL_MISSING, Attribute, DraftSchema, Schema
+from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, DraftSchema, Schema
 from engine.workload.schema_draft import (
     HOLD,
     columns_of_json_records,
@@ -180,7 +180,7 @@ def draw() -> None:
 def _way_out(columns: tuple[str, ...]) -> None:
     with st.container(border=True):
         st.warning(
-            f"This looks like a file of records: it names {how_many(len(columns), 'column')}. Records are "
+            f"This looks like a file of records: it names {pluralize(len(columns), 'column')}. Records are "
             "never read for a schema, because a value that is there once would give somebody away. Nothing of it was "
             "kept but these names. Fill the template in from a questionnaire or a code book and upload it; the records "
             "come in on the page Release.",
@@ -202,11 +202,11 @@ def _draft(content: bytes) -> None:
             _confirm(draft.schema)
 
 
-def _other_draft(found: DraftSchema) -> None:
+def _other_draft(draft: DraftSchema) -> None:
     with st.container(border=True):
         st.subheader("Drafted from your file")
-        _left_to_the_person(found)
-        _confirm(found.schema)
+        _left_to_the_person(draft)
+        _confirm(draft.schema)
 
 
 def _left_to_the_person(draft: DraftSchema) -> None:
@@ -220,31 +220,31 @@ def _left_to_the_person(draft: DraftSchema) -> None:
     for note in draft.notes[:SHOWN]:
         st.caption(plain(note))
     if len(draft.notes) > SHOWN:
-        st.caption(f"{how_many(len(draft.notes) - SHOWN, 'more note')}.")
+        st.caption(f"{pluralize(len(draft.notes) - SHOWN, 'more note')}.")
 
 
-def _confirm(found: Schema) -> None:
+def _confirm(schema: Schema) -> None:
     st.caption("Look at every line: are these all values that there can be, and is none of them there by chance?")
     agreed = []
     whole = st.checkbox("I have looked at all of them", key=AGREED)
-    for number, attribute in enumerate(found.attributes):
+    for number, attribute in enumerate(schema.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
         whole_numbers = ", whole numbers only" if attribute.integer else ""
         missing = f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
-        words = plain(f"{attribute.name}: {how_many(attribute.size, 'cell')} ({values}{more}){whole_numbers}{missing}")
+        words = plain(f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){whole_numbers}{missing}")
         if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
             agreed.append(attribute)
     st.multiselect(
         "Texts in the records that mean missing (empty: none)",
-        USUAL_MISSING,
+        DEFAULT_MISSING_TEXTS,
         key=MISSING,
         accept_new_options=True,
         help="They count as missing values in all confirmed attributes that do not have them as labels. You can change "
         "them for each attribute in the table of the schema.",
     )
     clicks.button(
-        f"Use {how_many(len(agreed), 'confirmed attribute')}",
+        f"Use {pluralize(len(agreed), 'confirmed attribute')}",
         _use,
         tuple(agreed),
         key="use_draft",

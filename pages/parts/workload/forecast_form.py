@@ -9,8 +9,8 @@ from math import prod
 import streamlit as st
 
 from engine import analysis
-from engine._format import how_many
-from engine._values import kept_with
+from engine._format import pluralize
+from engine._values import cached_on_value
 from engine.errors import EngineError
 from engine.mechanisms.base import Forecast
 from engine.workload import Custom, Group, Workload
@@ -29,7 +29,7 @@ def not_asked_yet(workload: Workload, groups: Sequence[Group]) -> tuple[Group, .
     return tuple(group for group in groups if group.key not in known.get(group.attributes, ()))
 
 
-@kept_with
+@cached_on_value
 def _asked(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
     """What is asked of each set of attributes; sets that are asked the same share it, or it would be most of a plan."""
     known: dict[tuple[str, ...], frozenset[Hashable]] = {}
@@ -45,7 +45,7 @@ def before_adding(groups: Sequence[Group]) -> None:
     studio = state.current()
     asked, new = studio.asked, not_asked_yet(studio.asked, groups)
     if len(new) < len(groups):
-        st.caption(f"{how_many(len(groups) - len(new), 'group')} of these {len(groups):,} asked already; none twice.")
+        st.caption(f"{pluralize(len(groups) - len(new), 'group')} of these {len(groups):,} asked already; none twice.")
     if not new:
         return
     if len(new) + len(asked.groups) > LIVE or any(map(_wide, new)):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from engine._format import how_many
+from engine._format import pluralize
 from engine.analysis import worst_group
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range
@@ -55,7 +55,7 @@ def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, 
 
 def _group_words(group: Group, number: int) -> str:
     names = " × ".join(group.attributes) or "total"
-    return f"{number}: {names}, {group.family_text} ({how_many(group.count, 'query', 'queries')})"
+    return f"{number}: {names}, {group.family_text} ({pluralize(group.count, 'query', 'queries')})"
 
 
 def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: str) -> int:

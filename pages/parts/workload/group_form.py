@@ -11,10 +11,10 @@ import streamlit as st
 
 from engine import _format as texts
 from engine import figures
-from engine._format import how_many
+from engine._format import pluralize
 from engine.errors import WorkloadError
 from engine.workload import Group, Schema, Workload
-from engine.workload.families import usual_family
+from engine.workload.families import default_family
 from pages.parts.shell import clicks, show, state
 from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
 from pages.parts.workload import family_form, forecast_form
@@ -51,8 +51,8 @@ def add_groups(groups: tuple[Group, ...], form: str = "") -> None:
         if not new:
             raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
         state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
-        left_out = f"; {how_many(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
-        state.only_here()[ADDED] = f"{how_many(len(new), 'group')} added{left_out}."
+        left_out = f"; {pluralize(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
+        state.only_here()[ADDED] = f"{pluralize(len(new), 'group')} added{left_out}."
         st.session_state.update({key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state})
 
 
@@ -81,7 +81,7 @@ def all_ways(schema: Schema) -> None:
         made = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
         weight = weight_form("ways_weight")
         groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
-        text = f"{how_many(len(made.groups), 'group')} with {how_many(made.queries, 'query', 'queries')}"
+        text = f"{pluralize(len(made.groups), 'group')} with {pluralize(made.queries, 'query', 'queries')}"
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
@@ -94,7 +94,7 @@ def all_ways(schema: Schema) -> None:
 def _families(schema: Schema, asked: str) -> dict[str, Any]:
     """What a word asks of the numeric attributes; the others have no order and are asked cell by cell."""
     numeric = [a for a in schema.attributes if a.kind == "numeric"]
-    return {a.name: ASKED[asked] for a in numeric if ASKED[asked] != usual_family(a.kind)}
+    return {a.name: ASKED[asked] for a in numeric if ASKED[asked] != default_family(a.kind)}
 
 
 def _example(schema: Schema, asked: str) -> str:
@@ -130,7 +130,7 @@ def one_set(schema: Schema) -> None:
             made = Workload(schema).add(request.attributes, request.family, request.weight)
             (group,) = made.groups
             st.caption(
-                f"{how_many(group.count, 'query', 'queries')} on {how_many(schema.cells(names), 'cell')}. "
+                f"{pluralize(group.count, 'query', 'queries')} on {pluralize(schema.cells(names), 'cell')}. "
                 f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
             )
             forecast_form.before_adding(made.groups)
@@ -146,7 +146,7 @@ def _way(k: int) -> str:
 
 def _own_family(schema: Schema, name: str) -> Any:
     names = family_form.SINGLE
-    start = names.index(usual_family(schema[name].kind))
+    start = names.index(default_family(schema[name].kind))
     key = f"own_{name}"
     if key not in st.session_state:
         st.session_state[key] = names[start]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import streamlit as st
 
 from engine import analysis
-from engine._format import how_many
+from engine._format import pluralize
 from engine.workload import Workload
 from pages.parts.shell import clicks, show, state
 from pages.parts.workload import group_form
@@ -53,11 +53,11 @@ def groups(workload: Workload) -> None:
         key=f"chosen_{state.version()}",
         placeholder="Pick groups by name",
     )
-    everything = f"All {how_many(len(found), 'group')} found"
+    everything = f"All {pluralize(len(found), 'group')} found"
     if st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which") == everything:
         chosen = found
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
-    label = f"Remove {how_many(len(chosen), 'group')}" if chosen else "Remove groups"
+    label = f"Remove {pluralize(len(chosen), 'group')}" if chosen else "Remove groups"
     clicks.button(label, remove, chosen, key="remove", place=left, disabled=not chosen)
     middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
     clicks.button("Set this weight", weigh, chosen, key="weigh", place=right, disabled=not chosen)
@@ -76,5 +76,5 @@ def _found(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
     pages = analysis.page_of(found, 1, LENGTH)[1]
     page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1)
     shown = analysis.page_of(found, int(page), LENGTH)[0]
-    st.caption(f"{how_many(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
+    st.caption(f"{pluralize(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
     return found, shown

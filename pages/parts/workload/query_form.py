@@ -49,7 +49,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
     if not text.strip():
         st.caption("Write a condition; it is asked on the attributes that it names, or on those chosen above.")
         return None
-    return analysis.written_query(schema, names, text) if names else analysis.condition_query(schema, text)
+    return analysis.parse_query(schema, names, text) if names else analysis.condition_query(schema, text)
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:

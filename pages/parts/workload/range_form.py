@@ -6,7 +6,7 @@ import streamlit as st
 
 from engine import _format as texts
 from engine import figures
-from engine._format import how_many
+from engine._format import pluralize
 from engine.workload import Attribute, Schema
 from engine.workload.conditions import box_workload
 from pages.parts.shell import clicks, show
@@ -58,7 +58,7 @@ def drag_range(schema: Schema) -> None:
     with shown_here():
         weight = group_form.weight_form("range_weight")
         made = box_workload(schema, chosen, weight)
-        cells = how_many(schema.cells(chosen), "cell")
+        cells = pluralize(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
         forecast_form.before_adding(made.groups)
         clicks.button("Add this range", group_form.add_groups, made.groups, "range", key="add_range", type="primary")

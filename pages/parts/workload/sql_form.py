@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import streamlit as st
 
 from engine import analysis
-from engine._format import how_many
+from engine._format import pluralize
 from engine.workload import Schema, Workload
 from engine.workload.sql import example, sql_readings, workload_from_sql
 from pages.parts.shell import clicks, show
@@ -61,21 +61,21 @@ def write_sql(schema: Schema) -> None:
 
 def _check(schema: Schema, request: SqlRequest) -> None:
     made, readings = request.made(schema), request.readings(schema)
-    cells = how_many(analysis.counted_cells(made), "cell")
+    cells = pluralize(analysis.count_cells(made), "cell")
     st.markdown(
-        f"**This adds {how_many(len(made.groups), 'group')} with {how_many(made.queries, 'query', 'queries')} on "
+        f"**This adds {pluralize(len(made.groups), 'group')} with {pluralize(made.queries, 'query', 'queries')} on "
         f"{cells}.** "
         f"First: {plain(made.describe(0))}. Last: {plain(made.describe(made.queries - 1))}."
     )
     if readings:
         lines = [f"- {plain(written)} is read as **{plain(reading)}**" for written, reading in readings[:MAX_READINGS]]
         more = len(readings) - len(lines)
-        st.markdown("\n".join([*lines, *([f"- and {how_many(more, 'condition')} more"] if more else [])]))
+        st.markdown("\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])]))
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in made.groups)
     forecast_form.before_adding(groups)
     clicks.button(
-        f"Add {how_many(len(groups), 'group')} from SQL",
+        f"Add {pluralize(len(groups), 'group')} from SQL",
         group_form.add_groups,
         groups,
         "sql",

@@ -23,7 +23,7 @@ LOOK, EARLIER = "Look for real", "Earlier looks"
 
 @cache
 def common_of(pcost: float = 0.4) -> CommonPlan:
-    found = analyses.by_ways(SCHEMA, (1, 2))
+    found = analyses.workloads_by_way(SCHEMA, (1, 2))
     return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
 
 

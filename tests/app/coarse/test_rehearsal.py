@@ -71,7 +71,9 @@ def test_the_present_workload_against_a_coarser_one() -> None:
 
 def test_plan_files_are_options() -> None:
     session = opened().set(coarse_kind=choose.FILES)
-    texts = {name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.by_ways(SCHEMA, (2, 1)).items()}
+    texts = {
+        name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.workloads_by_way(SCHEMA, (2, 1)).items()
+    }
     assert "Open at least two plan files" in session.said()
     box = session.app.file_uploader(key="coarse_files")
     for name, text in texts.items():

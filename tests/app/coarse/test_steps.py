@@ -228,7 +228,7 @@ def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path,
         schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
         found, ways = analyses.census_ages(schema), {}
     else:
-        schema, found, ways = SCHEMA, analyses.by_ways(SCHEMA, (1, 2, 3)), {"coarse_ways_3_True": [1, 2, 3]}
+        schema, found, ways = SCHEMA, analyses.workloads_by_way(SCHEMA, (1, 2, 3)), {"coarse_ways_3_True": [1, 2, 3]}
     place = tmp_path / "people.csv"
     synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
     session = opened(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)

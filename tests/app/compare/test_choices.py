@@ -10,16 +10,16 @@ from typing import ClassVar
 import psutil
 import pytest
 
-from engine._format import amount
-from engine.analysis.compare import comparison, expected, quick_choices
+from engine._format import format_number
+from engine.analysis.compare import comparison, expected_costs, quick_choices
 from engine.errors import NotApplicable
 from engine.mechanisms import plan, title_of, variants
 from engine.mechanisms import registry as known
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.plans import Plan
-from engine.plans.solver_state import Solved
+from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
-from engine.residuals.cache import Bounded
+from engine.residuals.cache import LruCache
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import kept, plans, work
@@ -46,7 +46,7 @@ def test_an_empty_page_says_what_to_do() -> None:
 def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one() -> None:
     session = with_plan("census", page="compare")
     chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
-    table = expected(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
+    table = expected_costs(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
     assert chosen == quick_choices(table.reset_index())
     assert len(chosen) == 5
     assert (table.loc[chosen, "seconds"] <= 1.0).all()
@@ -59,7 +59,7 @@ def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one(
 
 
 def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, store = with_small(), Bounded[Plan](kept.BYTES)
+    session, store = with_small(), LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)  # nobody has looked at a plan
     compared(session, [FEW[0], FEW[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
@@ -139,7 +139,7 @@ class Toy(Mechanism):
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         raise NotApplicable("A toy plans nothing.")
 
-    def rebuild(self, workload: Workload, budget: Budget, solved: Solved) -> Plan:
+    def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         raise NotApplicable("A toy plans nothing.")
 
 
@@ -173,7 +173,7 @@ def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
     wait(session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "laplace"}))
     assert not session.errors()
     made = plan(ASKED, Budget.pure(0.5), "laplace")
-    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
     assert ran(session)["made"].hash == made.hash
     session.set(budget_unit="rho")
     assert session.studio.budget == Budget(pcost=0.25)

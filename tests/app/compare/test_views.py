@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from engine._format import amount, cost
+from engine._format import cost, format_number
 from engine.analysis.compare import comparison
 from engine.mechanisms import plan, title_of, variants
 from engine.plans import Plan
@@ -47,7 +47,7 @@ def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(small: Sessi
     found = comparison(ASKED, Budget(pcost=1.0), FEW)
     best = found.frame.iloc[0]
     assert (
-        f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {amount(best['rmse'])} counts"
+        f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {format_number(best['rmse'])} counts"
         in small.said()
     )
     reasons = next(f for f in frames(small) if "reason" in f)
@@ -95,7 +95,7 @@ def test_one_against_another(small: Session) -> None:
         worse += float((ratio > 1.000001).sum())
         worst = max(worst, float(ratio.max()))
     assert metrics["Queries less exact under A"] == f"{worse / ASKED.queries:.1%}"
-    assert metrics["Worst ratio A / B"] == amount(worst)
+    assert metrics["Worst ratio A / B"] == format_number(worst)
     small.set(pair_group=2).set(pair_across_2=[0])
     assert not small.errors()
     assert ran(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
@@ -137,7 +137,7 @@ def test_a_dot_of_another_budget_is_taken_with_its_mechanism(small: Session) -> 
     small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
     small.run(small.app)
     made = plan(before.asked, Budget(pcost=10.0), "wff")
-    said = f"{title_of('wff')} at ε {cost(made.budget.epsilon(1e-6))}: typical error {amount(made.rmse)} counts"
+    said = f"{title_of('wff')} at ε {cost(made.budget.epsilon(1e-6))}: typical error {format_number(made.rmse)} counts"
     assert said in small.said().replace("*", "")
     small.press("use_dot")
     assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=10.0))

@@ -10,12 +10,12 @@ import pytest
 
 import demo_data
 from engine import analysis, figures
-from engine._format import amount
-from engine._values import held_bytes
+from engine._format import format_number
+from engine._values import size_in_bytes
 from engine.mechanisms import at_budget, plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from engine.residuals.cache import Bounded
+from engine.residuals.cache import LruCache
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import state
@@ -35,12 +35,12 @@ def looked_at(made: Plan) -> Plan:
 def test_the_size_of_a_plan_is_no_less_than_what_it_holds(name: str, ways: tuple[int, ...]) -> None:
     made = expected(name, ways)
     counted = kept.size(made)
-    assert held_bytes(looked_at(made)) <= counted <= 4 * held_bytes(made)
+    assert size_in_bytes(looked_at(made)) <= counted <= 4 * size_in_bytes(made)
 
 
 def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = expected("survey", (1,)).workload
-    store = Bounded[Plan](60 * kept.size(plan(asked, Budget(pcost=60))))
+    store = LruCache[Plan](60 * kept.size(plan(asked, Budget(pcost=60))))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     users = [str(number) for number in range(60)]
     for user in users:
@@ -55,7 +55,7 @@ def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pyt
 
 
 def test_what_plans_share_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Bounded[Plan](kept.BYTES)
+    store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     schema = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
     asked = state.Studio(workload=Workload.all_ways(schema, ways=(1, 2)))
@@ -66,18 +66,18 @@ def test_what_plans_share_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> No
         used.append(store.used)
     assert [kept.known(owner.key) for owner in owners] == made
     tables = len(made) * (kept.TABLES + kept.GROUP * len(asked.asked.groups))
-    assert held_bytes(made) <= store.used <= held_bytes(made) + tables
+    assert size_in_bytes(made) <= store.used <= size_in_bytes(made) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
     # another budget is another noise: what a plan knows of its queries is there once
-    assert max(held_bytes(other, made[0]) for other in made[1:]) < 0.08 * held_bytes(made[0])
+    assert max(size_in_bytes(other, made[0]) for other in made[1:]) < 0.08 * size_in_bytes(made[0])
     assert kept.plan_of_key("the same again", lambda: made[0]) is made[0]
     assert store.used == used[-1]
 
 
 def test_a_plan_without_room_beside_others_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, store = expected("survey", (1,)).workload, Bounded[Plan](1)
+    asked, store = expected("survey", (1,)).workload, LruCache[Plan](1)
     both = {key: plan(asked, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
-    alone = Bounded[Plan](max(map(kept.size, both.values())))
+    alone = LruCache[Plan](max(map(kept.size, both.values())))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(kept, "_large", lambda: alone)
     for key, made in both.items():
@@ -88,17 +88,19 @@ def test_a_plan_without_room_beside_others_is_kept_alone(monkeypatch: pytest.Mon
 
 
 def test_another_budget_of_a_quick_plan_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Bounded[Plan](kept.BYTES)
+    store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     session = with_plan("survey", (1,)).set(budget_unit="pcost")
     monkeypatch.setattr(plans, "plan", None)
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
-    assert session.metrics()["Typical error (counts)"] == amount(plan(session.studio.asked, Budget(pcost=4.0)).rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(
+        plan(session.studio.asked, Budget(pcost=4.0)).rmse
+    )
 
 
 def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget every plan that was made or asked for, and let planning count as long."""
-    store = Bounded[Plan](kept.BYTES)
+    store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)
     for key in list(work._JOBS):
@@ -113,7 +115,7 @@ def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeyp
     monkeypatch.setattr(plans, "plan", None)
     session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
     made = plan(session.studio.asked, Budget(pcost=4.0))
-    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
     assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
     assert not any(b.key == "plan_now" for b in session.app.button)
     session.set(budget_unit="pure epsilon")  # another kind of noise is another question
@@ -121,12 +123,12 @@ def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeyp
 
 
 def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = Bounded[Plan](kept.BYTES)
+    store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(plans, "PATIENCE", -1.0)
     jobs = set(work._JOBS)
     session = wait(with_plan("survey", (2,)))
-    assert session.metrics()["Typical error (counts)"] == amount(expected("survey", (2,)).rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(expected("survey", (2,)).rmse)
     assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
 
 
@@ -166,8 +168,8 @@ def test_what_single_groups_hold_counts_too() -> None:
     own = Workload(schema).add("age", Custom(np.eye(200)))
     for asked in (weighted, own):
         made = plan(asked, Budget(pcost=1.0))
-        assert held_bytes(asked) > 100_000 > kept.TABLES
-        assert kept.size(made) >= held_bytes(looked_at(made))
+        assert size_in_bytes(asked) > 100_000 > kept.TABLES
+        assert kept.size(made) >= size_in_bytes(looked_at(made))
 
 
 def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +177,7 @@ def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.Monke
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     made = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
     looked: list[object] = []
-    monkeypatch.setattr(kept, "held_bytes", lambda *given, apart=(): looked.extend(apart) or 0)
+    monkeypatch.setattr(kept, "size_in_bytes", lambda *given, excluded=(): looked.extend(excluded) or 0)
     other = at_budget(made, Budget(pcost=2.0))
     kept.size(other, made)
     assert looked == list(made.workload.groups)
@@ -189,6 +191,6 @@ def test_what_pages_keep_of_a_workload_hardly_makes_its_plans_larger() -> None:
     """It is looked through whenever the size of a plan is counted, and of many groups it was most of the plan."""
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     asked = Workload.all_ways(schema, (2,))
-    before = held_bytes(asked, apart=asked.groups)
+    before = size_in_bytes(asked, excluded=asked.groups)
     assert forecast_form.not_asked_yet(asked, asked.groups) == ()
-    assert held_bytes(asked, apart=asked.groups) - before < 200 * len(asked.groups)
+    assert size_in_bytes(asked, excluded=asked.groups) - before < 200 * len(asked.groups)

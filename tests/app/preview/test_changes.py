@@ -7,7 +7,7 @@ import math
 import pytest
 
 from engine import analysis
-from engine._format import amount
+from engine._format import format_number
 from engine.analysis import worst_group
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -22,7 +22,7 @@ def test_why_a_group_is_bad(session: Session) -> None:
     session.set(group=3, why_what="Its least exact query")
     variances = made.variances(3)
     assert f"Query {variances.argmax()}:" in session.said()
-    assert f"Standard error {amount(math.sqrt(variances.max()))} counts" in session.said()
+    assert f"Standard error {format_number(math.sqrt(variances.max()))} counts" in session.said()
     session.set(why_what="One query by number", why_query_3=2)
     assert made.workload.describe_in_group(3, 2) in session.said()
     assert not session.errors()
@@ -39,7 +39,7 @@ def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
     assert frame["before"].iloc[0] == pytest.approx(expected().rmse)
     after = float(frame["after"].iloc[0])
     session.press("what_if_keep")
-    assert session.metrics()["Typical error (counts)"] == amount(after)
+    assert session.metrics()["Typical error (counts)"] == format_number(after)
     assert not any(b.key == "what_if_keep" for b in session.app.button)
     studio = session.studio
     weights = [g.weight for g in studio.workload.groups]
@@ -119,7 +119,7 @@ def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
     assert "less exact, " in said  # a group of it loses
     assert "tuned centers: planning takes about" in session.said()
     assert said in session.said()
-    assert session.metrics()["Typical error (counts)"] == amount(tuned.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(tuned.rmse)
     wait(session.press("keep_groups"))
     assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
     assert "no group is less exact" in session.said()
@@ -127,7 +127,7 @@ def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
     assert session.studio.options == {}
     session.press("centers_uniform")
     assert session.studio.options == EVEN
-    assert session.metrics()["Typical error (counts)"] == amount(even.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(even.rmse)
     assert "as in the paper: chosen" in session.said()
     session.press("centers_tuned")
     assert session.studio.options == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine._format import amount
+from engine._format import format_number
 from engine.analysis import error_targets as fitness
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -18,19 +18,19 @@ from tests.app.session import Session, demo, expected, wait, with_plan
 def test_the_preview_shows_the_plans_own_numbers() -> None:
     session, made = Session().set(demo="cps").press("Use this schema").press("next"), expected(centers="tuned")
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
-    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
-    assert session.metrics()["Largest error (counts)"] == amount(made.max_variance**0.5)
+    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
+    assert session.metrics()["Largest error (counts)"] == format_number(made.max_variance**0.5)
     for unit, values in (("rho", [2.0]), ("mu", [2.0]), ("pcost", [4.0])):
         session.set(budget_unit=unit)
         key = f"budget_{unit}_{session.app.session_state['history'].version}"
         session.set(**{key: values[0]})
         assert session.studio.budget.pcost == 4.0
-        assert session.metrics()["Typical error (counts)"] == amount(expected(pcost=4.0, centers="tuned").rmse)
+        assert session.metrics()["Typical error (counts)"] == format_number(expected(pcost=4.0, centers="tuned").rmse)
     assert made.rmse == pytest.approx(2 * expected(pcost=4.0, centers="tuned").rmse, rel=1e-6)
     version = session.app.session_state["history"].version
     session.set(budget_unit="epsilon, delta").set(**{f"budget_epsilon_{version}": 1.0})
     assert session.studio.budget == Budget.approx(1.0, 1e-6)
-    assert session.press("undo").metrics()["Typical error (counts)"] == amount(
+    assert session.press("undo").metrics()["Typical error (counts)"] == format_number(
         expected(pcost=4.0, centers="tuned").rmse
     )
 
@@ -71,7 +71,7 @@ def test_budgets_that_are_none(unit: str, key: str, value: float) -> None:
     session.set(**{f"budget_{key}_{session.app.session_state['history'].version}": value})
     assert session.errors()
     assert session.studio.to_json() == before
-    assert session.metrics()["Typical error (counts)"] == amount(expected().rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(expected().rmse)
 
 
 def test_every_view_of_a_plan() -> None:
@@ -85,7 +85,10 @@ def test_every_view_of_a_plan() -> None:
     assert "100.0% of 9,417 queries" in session.said()
     session.set(probe_names=["age", "vote"], probe_vote=[1])
     tensor = [[0.0, 1.0]] * 82
-    assert session.metrics()["Standard error"] == f"{amount(made.variance_of(('age', 'vote'), tensor) ** 0.5)} counts"
+    assert (
+        session.metrics()["Standard error"]
+        == f"{format_number(made.variance_of(('age', 'vote'), tensor) ** 0.5)} counts"
+    )
     session.set(probe_how="Write a condition", probe_text="age >= 30 and vote == 'Nobody'")
     assert "does not have" in session.errors()
     session.set(probe_names=["education", "vote", "party"], probe_how="Choose cells")
@@ -97,11 +100,11 @@ def test_mechanisms_and_their_options() -> None:
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
     assert session.studio.taken == {"solver": "fourier"}
-    assert session.metrics()["Typical error (counts)"] != amount(expected().rmse)
+    assert session.metrics()["Typical error (counts)"] != format_number(expected().rmse)
     session.set(**{f"mechanism_{version}": "residualplanner"})
     assert session.studio.mechanism == "residualplanner"
     assert session.studio.options == {}
-    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == amount(expected().rmse)
+    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(expected().rmse)
 
 
 def test_a_plan_file_brings_everything_back() -> None:
@@ -111,7 +114,7 @@ def test_a_plan_file_brings_everything_back() -> None:
     assert "lacks" in session.errors()
     session.run(session.app.file_uploader(key="plan_file").upload("p.json", made.to_json().encode(), "text/plain"))
     assert session.studio.workload == made.workload
-    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
     assert "max_records=1000000" in session.app.code[-1].value
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from demo_data.make_synthetic import synthetic
-from engine._format import amount, cost
+from engine._format import cost, format_number
 from engine.analysis import NoiseScale, budget_for_quality, budget_for_query
 from engine.analysis import error_targets as fitness
 from engine.analysis.error_targets import budget_for, share_within
@@ -42,14 +42,14 @@ def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> Non
     assert session.studio.budget == found
     assert pcost_shown(session) == pytest.approx(found.pcost)
     again = plan(made.workload, found)
-    assert session.metrics()["Typical error (counts)"] == amount(again.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(again.rmse)
     assert share_within(again, 4.0) >= 0.95
     assert budget_for(again.workload, 4.0, 0.95) == session.studio.budget  # and now it is the present one
     assert session.app.number_input(key="tolerance").value == 4.0  # the target stays while the plan changes
     assert fitness.within_text(again, 4.0) in session.said()
     session.press("undo")
     assert session.studio.budget == Budget(pcost=1.0)
-    assert session.metrics()["Typical error (counts)"] == amount(made.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
 
 
 def test_a_tolerance_for_the_interval_is_stricter(session: Session) -> None:
@@ -79,7 +79,7 @@ def test_a_probe_is_drawn_and_its_budget_used() -> None:
     session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
     tensor = [float(10 <= i <= 20) for i in range(82)]
     error = made.variance_of(("age",), tensor) ** 0.5
-    assert session.metrics()["Standard error"] == f"{amount(error)} counts"
+    assert session.metrics()["Standard error"] == f"{format_number(error)} counts"
     session.set(probe_wanted=3.0).press("use_budget_probe")
     assert session.studio.budget == budget_for_query(made, ["age"], tensor, fitness.error_for(made, 3.0))
     again = plan(made.workload, session.studio.budget)
@@ -126,7 +126,7 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert names["made"].hash == plan(made.workload, needed, objective="max", targets=targets).hash
-    assert session.metrics()["Typical error (counts)"] == amount(names["made"].rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(names["made"].rmse)
     assert link.unpacked(link.packed(session.studio)).to_json() == session.studio.to_json()
     session.press("what_if_drop").press("what_if_keep")  # the groups that stay keep their targets
     assert session.studio.options["targets"] == targets[:3]

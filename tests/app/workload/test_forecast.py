@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from engine import analysis
-from engine._format import amount
+from engine._format import format_number
 from engine.mechanisms import forecast, plan
 from engine.privacy import Budget
 from engine.workload import Workload
@@ -92,7 +92,7 @@ def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch
     assert f"At ε 4.887: {text}" in session.said().replace("*", "")
     session.press("add_group").go("preview")
     row = tuned(both).by_group().iloc[1]
-    assert f"typical error of {amount(row['rmse'])} counts, the largest {amount(row['max_std'])}." in text
+    assert f"typical error of {format_number(row['rmse'])} counts, the largest {format_number(row['max_std'])}." in text
     assert session.studio.asked == both
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # what takes long is foretold by a worker, on request
     session.go("workload").set(group_names=["income"], same="prefix")

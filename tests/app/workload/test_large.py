@@ -82,9 +82,9 @@ def test_a_page_that_is_drawn_again_does_not_go_through_all_groups_again(
 
 def test_what_there_is_of_a_comparison_is_looked_up_without_going_through_all_groups_again() -> None:
     asked = Workload(large_workload().schema, Counted(large_workload().groups))
-    assert analysis.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert analysis.partial_comparison(asked, Budget(pcost=1.0), ["wff"]) is None
     Counted.looks = 0
-    assert analysis.compared_so_far(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert analysis.partial_comparison(asked, Budget(pcost=1.0), ["wff"]) is None
     assert Counted.looks == 0
 
 

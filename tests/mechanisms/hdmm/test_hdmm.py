@@ -17,12 +17,12 @@ from engine.mechanisms.hdmm import (
     best_of,
     budget_shares,
     closed_form,
-    foreseen,
     lattice_of,
     marginal_objective,
     marginal_strategy,
     marginal_svd_bound,
-    merged,
+    merge_clusters,
+    planned_problems,
     plus_strategy,
     residual_traces,
 )
@@ -275,7 +275,7 @@ def test_merging_never_raises_the_error():
     workload = Workload.all_ways(numeric(2, 3, 4), (1, 2), "prefix")
     builder, solver = GramBuilder(workload), KroneckerSolver("laplace")
     apart = plus_strategy(builder, by_sets(workload), solver, "apart")
-    together = plus_strategy(builder, merged(builder, by_sets(workload), solver), solver, "together")
+    together = plus_strategy(builder, merge_clusters(builder, by_sets(workload), solver), solver, "together")
     assert together.squared_error < apart.squared_error
     assert sorted(k for c in together.components for k in c.groups) == list(range(6))
 
@@ -294,7 +294,7 @@ def test_a_forecast_counts_the_problems_that_the_search_solves(monkeypatch, size
     # the cells of the units of every problem, whatever attributes it has, and whether its units do not meet
     foretold, solved = (
         Counter((tuple(len(unit[0].matrix) for unit in p.grams), all(len(unit) == 1 for unit in p.grams)) for p in own)
-        for own in (foreseen(asked), found.values())
+        for own in (planned_problems(asked), found.values())
     )
     # merging goes its own way after the first clusters that it merges
     assert (foretold & solved).total() >= 0.7 * max(foretold.total(), solved.total())
@@ -342,6 +342,6 @@ def test_a_listener_can_stop_the_search():
 
 def test_very_many_groups_are_forecast_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every page that compares asks for it."""
-    monkeypatch.setattr(mechanism, "foreseen", lambda *_: pytest.fail("all problems were listed"))
+    monkeypatch.setattr(mechanism, "planned_problems", lambda *_: pytest.fail("all problems were listed"))
     asked = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(60)]), (2,))
     assert forecast(asked, "hdmm").seconds > 10.0

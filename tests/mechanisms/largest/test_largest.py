@@ -12,7 +12,7 @@ import pytest
 from engine.errors import PlanError
 from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms import residual_base as residual
-from engine.mechanisms.minimax import Arranged, Line, fits, flat, points, rounds
+from engine.mechanisms.minimax import Arranged, Line, is_applicable, is_symmetric_part, line_queries, max_rounds
 from engine.plans.objectives import objective
 from engine.privacy import Budget
 from engine.residuals import Split, basis
@@ -80,7 +80,7 @@ def test_the_proof_holds_for_weights_of_every_single_query(family, sizes, monkey
     """Dense searches with a weight for every query reach and bound the same optimum."""
     workload = Workload.all_ways(shapes.numeric(*sizes), (1, 2, 3), family)
     found = plan(workload, ONE, objective="max")
-    monkeypatch.setattr(residual, "fits", lambda *_: False)
+    monkeypatch.setattr(residual, "is_applicable", lambda *_: False)
     single = plan(workload, ONE, objective="max", cache=False)
     assert single.tradeoff.lines is None
     assert found.certificate.lower_bound <= single.achieved * (1 + SLACK)
@@ -155,12 +155,12 @@ def test_a_time_limit_leaves_a_plan():
 def test_where_the_search_is_for():
     """Products over single attributes without weights of single queries, two of them at least with unlike cells."""
     goal, two = objective("max"), mixed(5, 4)
-    assert fits(two, goal, UNIFORM)
-    assert not fits(two, objective("lp", power=3.0), UNIFORM)
-    assert not fits(mixed(5, cells=(3, 4)), goal, UNIFORM)
-    assert fits(mixed(5, cells=(3, 4)), goal, Split(centers={"c0": np.array([0.5, 0.25, 0.25])}))
-    assert not fits(two.add(("n0", "n1"), "affine"), goal, UNIFORM)
-    assert not fits(two.add(("n0",), query_weights=np.arange(5.0)), goal, UNIFORM)
+    assert is_applicable(two, goal, UNIFORM)
+    assert not is_applicable(two, objective("lp", power=3.0), UNIFORM)
+    assert not is_applicable(mixed(5, cells=(3, 4)), goal, UNIFORM)
+    assert is_applicable(mixed(5, cells=(3, 4)), goal, Split(centers={"c0": np.array([0.5, 0.25, 0.25])}))
+    assert not is_applicable(two.add(("n0", "n1"), "affine"), goal, UNIFORM)
+    assert not is_applicable(two.add(("n0",), query_weights=np.arange(5.0)), goal, UNIFORM)
 
 
 def test_cells_are_asked_alike_by_tables_alone():
@@ -168,10 +168,10 @@ def test_cells_are_asked_alike_by_tables_alone():
         group: Group = Workload(shapes.numeric(4)).add(("a",), family).groups[0]
         return group.parts[0]
 
-    assert flat(part("marginal"), None)
-    assert not flat(part("marginal"), np.array([0.4, 0.2, 0.2, 0.2]))
-    assert not flat(part("prefix"), None)
-    assert not flat(part("range"), None)
+    assert is_symmetric_part(part("marginal"), None)
+    assert not is_symmetric_part(part("marginal"), np.array([0.4, 0.2, 0.2, 0.2]))
+    assert not is_symmetric_part(part("prefix"), None)
+    assert not is_symmetric_part(part("range"), None)
 
 
 def test_a_line_has_the_strategy_of_a_search():
@@ -191,14 +191,14 @@ def test_a_forecast_knows_which_search_it_is_of(monkeypatch):
     """Lines are quicker than steps, powers of products are too, and what asks for sums of products has no short way."""
     asked = mixed(12, 15)
     other = Workload(asked.schema).add("n0").add("n1")
-    assert [fits(w, objective("max", 2.0, None, w), UNIFORM) for w in (asked, other)] == [True, False]
+    assert [is_applicable(w, objective("max", 2.0, None, w), UNIFORM) for w in (asked, other)] == [True, False]
 
     def seconds(workload):
         return [forecast(workload, objective=o).seconds for o in ("max", "lp")]
 
     sums = asked.add(("n0", "n1"), "affine")
     by_lines, by_power = seconds(asked)[0], seconds(other)[1]
-    monkeypatch.setattr("engine.mechanisms.residual_base.rounds", lambda *_: 0)
+    monkeypatch.setattr("engine.mechanisms.residual_base.max_rounds", lambda *_: 0)
     assert by_lines < 0.5 * seconds(asked)[0]
     assert by_power < 0.5 * seconds(other)[0]
     assert seconds(sums)[0] == seconds(sums)[1]
@@ -206,9 +206,9 @@ def test_a_forecast_knows_which_search_it_is_of(monkeypatch):
 
 def test_a_forecast_knows_that_many_queries_are_planned_once(monkeypatch):
     asked, goal = mixed(12, 15), objective("max", 2.0, None)
-    many = rounds(asked, goal, UNIFORM)
-    monkeypatch.setattr("engine.mechanisms.minimax.FEW", points(asked, goal, UNIFORM) - 1)
-    assert rounds(asked, goal, UNIFORM) == 1 < many
+    many = max_rounds(asked, goal, UNIFORM)
+    monkeypatch.setattr("engine.mechanisms.minimax.FEW", line_queries(asked, goal, UNIFORM) - 1)
+    assert max_rounds(asked, goal, UNIFORM) == 1 < many
 
 
 def test_the_order_of_the_schema_tells_nothing_apart():

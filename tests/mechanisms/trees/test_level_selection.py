@@ -13,15 +13,15 @@ from engine.mechanisms import plan
 from engine.mechanisms.hierarchical import (
     PUBLISHED,
     LevelOptions,
-    generalised,
+    count_split_evaluations,
+    interval_strategy,
     level_selection,
-    looks_at_splits,
     merge_cells,
-    separated,
+    separate_axes,
     svd_bound,
 )
 from engine.privacy import Budget
-from engine.residuals import DualProblem, Factor, WholeDomain
+from engine.residuals import DualProblem, Factor, FullDomain
 from engine.residuals import Options as SolverOptions
 from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.families import family
@@ -77,9 +77,9 @@ def test_never_worse_than_single_cells_and_never_better_than_the_optimum(seed):
     if not gram.any():
         return
     n = len(gram)
-    problem = DualProblem(lift=WholeDomain(n), factor=Factor(sizes=(n,), matrix=gram))
+    problem = DualProblem(lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=gram))
     optimum = problem.solution(*problem.maximise(SolverOptions(gap=1e-5)))
-    for found in (level_selection(gram), level_selection(gram, options=PUBLISHED), generalised(gram)):
+    for found in (level_selection(gram), level_selection(gram, options=PUBLISHED), interval_strategy(gram)):
         assert found.error <= np.trace(gram) * (1 + 1e-9)
         assert found.error >= optimum.bound * (1 - 1e-9)
     assert svd_bound(gram) <= optimum.value * (1 + 1e-9)
@@ -163,7 +163,7 @@ def test_cells_that_every_query_treats_alike_are_merged():
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 5), (6,)])
 def test_separated_error_is_that_of_all_rows_on_the_full_domain(sizes):
     rows = [workload("prefix", n) for n in sizes]
-    found = separated([W.T @ W for W in rows])
+    found = separate_axes([W.T @ W for W in rows])
     assert found.total + sum(found.shares) == pytest.approx(1)
 
     def lifted(axis, own):
@@ -188,7 +188,7 @@ def test_separation_costs_little_against_the_full_search():
     one, other = np.kron(workload("range", n), np.ones((1, n))), np.kron(np.ones((1, n)), workload("range", n))
     W = np.concatenate([one, other])
     ranges = workload("range", n)
-    apart = separated([ranges.T @ ranges] * 2, LevelOptions(patience=1))
+    apart = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))
     assert svd_bound(W.T @ W) <= apart.error * (1 + 1e-9)
     assert apart.error <= 1.1 * level_selection(W.T @ W, (n, n), LevelOptions(patience=1)).error
 
@@ -196,7 +196,7 @@ def test_separation_costs_little_against_the_full_search():
 @pytest.mark.parametrize(("n", "groups"), [(1, None), (7, 2), (30, None), (30, 5), (30, 30), (30, 1), (9, 4)])
 def test_generalised_strategies_are_feasible_and_exact(n, groups):
     W = workload("range", n)
-    found = generalised(W.T @ W, groups)
+    found = interval_strategy(W.T @ W, groups)
     np.testing.assert_allclose(np.sum(found.rows**2, axis=0), 1, rtol=1e-9)
     assert found.error == pytest.approx(brute_error(found.rows, W), rel=1e-8)
     assert found.bound * (1 - 1e-9) <= found.error <= np.sum(W**2) * (1 + 1e-9)
@@ -204,8 +204,8 @@ def test_generalised_strategies_are_feasible_and_exact(n, groups):
 
 def test_generalisation_costs_little_on_ranges():
     gram = family("range").gram((64,))
-    assert generalised(gram).error <= 1.5 * level_selection(gram).error
-    assert generalised(gram).error < 0.5 * np.trace(gram)
+    assert interval_strategy(gram).error <= 1.5 * level_selection(gram).error
+    assert interval_strategy(gram).error < 0.5 * np.trace(gram)
 
 
 @pytest.mark.parametrize(
@@ -216,8 +216,8 @@ def test_generalisation_costs_little_on_ranges():
         lambda: level_selection(np.array([[math.inf]])),
         lambda: level_selection(np.eye(4), (3,)),
         lambda: level_selection(np.zeros((0, 0))),
-        lambda: generalised(np.eye(3), 4),
-        lambda: separated([]),
+        lambda: interval_strategy(np.eye(3), 4),
+        lambda: separate_axes([]),
     ],
 )
 def test_what_is_no_workload_is_refused_in_words(wrong):
@@ -251,4 +251,4 @@ def test_a_forecast_knows_how_often_splits_are_looked_at(monkeypatch, name):
     monkeypatch.setattr(search.Level, "splits", lambda *given: looked.append(1) or honest(*given))
     asked = FORESEEN[name]()
     plan(asked, Budget(pcost=1.0), "lsa", cache=False)
-    assert 1 / 3 < looks_at_splits(asked, asked.schema.size) / len(looked) < 3
+    assert 1 / 3 < count_split_evaluations(asked, asked.schema.size) / len(looked) < 3

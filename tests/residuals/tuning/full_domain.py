@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.residuals import DualProblem, Factor, Options, WholeDomain
+from engine.residuals import DualProblem, Factor, FullDomain, Options
 from engine.workload import Workload
 from tests.oracles import workload_rows
 
@@ -12,6 +12,6 @@ def full_domain_optimum(workload: Workload) -> float:
     W = np.concatenate(workload_rows(workload))
     weights = np.concatenate([np.full(g.count, g.weight) for g in workload.groups])
     gram = Factor(sizes=(W.shape[1],), matrix=(W * weights[:, None]).T @ W)
-    problem = DualProblem(lift=WholeDomain(W.shape[1]), factor=gram)
+    problem = DualProblem(lift=FullDomain(W.shape[1]), factor=gram)
     mass, _ = problem.maximise(Options(gap=1e-5))
     return float(np.sqrt(problem.bound(mass) / len(W)))

@@ -12,7 +12,7 @@ from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.residuals import Options, basis
 from engine.residuals.tuning.center_objective import CenterProblem, Evaluation
-from engine.residuals.tuning.centers import CenterBalance, asked_alone, tuned_centers
+from engine.residuals.tuning.centers import CenterBalance, separable_pieces, tuned_centers
 from engine.residuals.tuning.complements import ComplementProblem
 from engine.residuals.tuning.limits import Allowance
 from engine.residuals.tuning.tune import ways_to_split
@@ -117,7 +117,7 @@ def test_rounds_of_balance_end_where_the_search_ends(family: str, monkeypatch: p
     balanced = tuned_centers(asked, quiet)
     assert balanced
     assert not looks
-    monkeypatch.setattr("engine.residuals.tuning.centers.asked_alone", lambda problem: {})
+    monkeypatch.setattr("engine.residuals.tuning.centers.separable_pieces", lambda problem: {})
     searched = tuned_centers(asked, quiet)
     assert looks
     problem = CenterProblem(asked, quiet)
@@ -134,7 +134,7 @@ def test_balance_takes_the_sum_and_the_derivatives_of_every_kind_of_space() -> N
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
     problem = CenterProblem(Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), quiet)
     problem.options = Options(gap=1e-9, evaluations=600)
-    balance = CenterBalance(problem, asked_alone(problem))
+    balance = CenterBalance(problem, separable_pieces(problem))
     rng = np.random.default_rng(5)
     for _ in range(2):
         centers = {role: rng.dirichlet(np.full(problem.sizes[role], 5.0)) for role in balance.alone}
@@ -224,7 +224,7 @@ def test_differences_alone_are_tuned_though_rounding_breaks_their_symmetry(monke
 
 def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     workload = joint_workload()
     made = plan(workload, Budget(pcost=1.0), centers="tuned")
     assert made.split.complements
@@ -240,7 +240,7 @@ def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytes
 
 def test_pairs_that_take_long_are_left_out_unless_time_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     monkeypatch.setattr("engine.residuals.tuning.limits.SLOWEST", 0.0)
     short, long = (plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t) for t in (None, 3600.0))
     assert not short.split.complements
@@ -252,6 +252,6 @@ def test_pairs_that_take_long_are_left_out_unless_time_is_given(monkeypatch: pyt
 
 def test_tuning_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     with pytest.raises(Cancelled):
         plan(mixed_workload(), Budget(pcost=1.0), centers="tuned", progress=lambda done, text: "centers" not in text)

@@ -18,7 +18,7 @@ from benchmarks.random_limits import draw
 from benchmarks.tuned import cube
 from engine.bounds.lower_bounds import exact_bound
 from engine.mechanisms import forecast, load_plan, plan
-from engine.mechanisms.candidate import Made
+from engine.mechanisms.candidate import CandidatePlan
 from engine.mechanisms.querysmasher import _in_time, _united
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Split
@@ -133,7 +133,7 @@ every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values(
 )
 def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     limit = 8.0
     found, taken = timed(asked(), monkeypatch, limit, seconds, objective=objective)
     assert taken <= 1.5 * limit + 1.0
@@ -142,7 +142,7 @@ def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
 
 def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     late, _ = timed(three_families(), monkeypatch, 2.0, 0.05)
     assert "time limit" in late.certificate.statement
     tight, _ = traced(products(), 5e7)
@@ -159,7 +159,7 @@ def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
 @pytest.mark.parametrize("attributes", [("a",), ("a", "b")], ids=len)
 def test_queries_that_count_nothing_stand_beside_others(attributes, work, monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     nothing = Custom(predicates=["a >= 5 and a < 3"])
     workload = Workload(numeric(6, 5)).add(attributes, nothing).add("a", "prefix").add("b", "prefix")
     found = made(workload, centers="tuned")
@@ -172,7 +172,7 @@ def test_a_worse_split_is_not_taken(monkeypatch):
     workload = Workload(numeric(6, 5)).add(("a", "b"), "prefix").add(("a", "b"), "range")
     skewed = {"a": np.array([3.0, -2.0, 0, 0, 0, 0]), "b": np.array([0, 0, 0, -4.0, 5.0])}
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
     monkeypatch.setattr("engine.residuals.tuning.tune.tuned_centers", lambda *_, **__: skewed)
     uniform, found = made(workload), made(workload, centers="tuned")
@@ -201,7 +201,7 @@ def test_dense_searches_without_symmetries_have_an_end(monkeypatch):
     """Tuned centers leave no symmetries: what would take too long is searched attribute by attribute."""
     workload = coupled()
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     monkeypatch.setattr("engine.residuals.subworkload_solver.PATIENCE", 1e-4)
     found = made(workload, centers="tuned")
     assert found.split.centers
@@ -322,7 +322,7 @@ def test_unions_whose_queries_take_too_long_to_list_are_left_out(monkeypatch):
 def test_a_union_with_the_total_counts_what_complements_pass_to_it(monkeypatch):
     """Every query has a piece in the total; that of a product is one, that of a pair may be passed a share."""
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 2e6)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     for family, more in (("range", False), ("affine", True)):
         workload = Workload(numeric(9, 8, 30, 30)).add(("a", "b"), "affine").add(("c", "d"), family)
         spaces = tuple(decompose(workload).spaces)
@@ -404,10 +404,10 @@ def test_unions_that_are_worth_less_than_their_spaces_are_taken_apart():
     values = dict.fromkeys((("a",), ("b",), ("c",), ("d",)), 1.0)
     unions = {one: (("a",), ("b",)), other: (("c",), ("d",))}
 
-    def with_unions(split: Split) -> list[Made]:
+    def with_unions(split: Split) -> list[CandidatePlan]:
         own = {a: 9.0 if a == one else 1.0 for a in split.unions}
-        return [Made(split=split, error=0.0, values=own, assemble=lambda: None)]
+        return [CandidatePlan(split=split, error=0.0, values=own, assemble=lambda: None)]
 
-    apart = Made(split=Split(), error=4.0, values=values, assemble=lambda: None)
+    apart = CandidatePlan(split=Split(), error=4.0, values=values, assemble=lambda: None)
     (found,) = _united(apart, unions, with_unions)
     assert list(found.split.unions) == [other]

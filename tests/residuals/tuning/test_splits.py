@@ -71,7 +71,7 @@ def two_works_each():
 def test_partial_unions_are_what_their_matrices_do(shape, work, monkeypatch):
     """With less work allowed some spaces are measured together and some apart, with centers and complements."""
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     workload = SHAPES[shape]()
     made, rows = tuned(workload), oracles.workload_rows(workload)
     explicit = oracles.Explicit(made)
@@ -95,7 +95,7 @@ def test_less_work_gives_partial_unions(monkeypatch):
     kinds = set()
     for work in (0, 40_000, 10**7):
         monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-        monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+        monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
         for shape in ("nested", "all_affine_pairs"):
             made = tuned(SHAPES[shape]())
             kinds.add((bool(made.split.unions), len(made.blocks) > len(made.split.unions)))
@@ -106,7 +106,7 @@ def test_more_work_is_never_less_accurate(monkeypatch):
     workload, found = SHAPES["all_affine_pairs"](), []
     for work in (0, 40_000, 10**7):
         monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-        monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+        monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
         found.append(tuned(workload).weighted_rmse)
     assert found[0] > found[1] * (1.0 + 1e-4) > found[2] * (1.0 + 2e-4)
 
@@ -278,7 +278,7 @@ def test_memory_limits_unions():
 
 def test_pairs_of_products_beside_joint_ones_have_complements_when_they_are_better(monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.WHOLE", 0)
+    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
     workload = Workload(numeric(5, 5, 5)).add(("a", "b"), "affine").add(("b", "c"), "prefix").add("a", "prefix")
     made = tuned(workload)
     monkeypatch.setattr("engine.residuals.tuning.tune.can_tune", lambda workload: False)

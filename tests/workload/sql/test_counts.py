@@ -84,7 +84,7 @@ def engine_counts(workload: Workload, sets: list[tuple[str, ...]]) -> dict[froze
 
 def check(sql: str, sets: list[tuple[str, ...]]) -> Workload:
     """The workload of a SQL, after comparing every count with DuckDB's."""
-    workload = workload_from_sql(SCHEMA, sql, whole_numbers=WHOLE)
+    workload = workload_from_sql(SCHEMA, sql, integer_columns=WHOLE)
     ours, theirs = engine_counts(workload, sets), database_counts(sql)
     assert {cells for cells, n in theirs.items() if n} <= set(ours)
     assert ours == {cells: theirs.get(cells, 0) for cells in ours}
@@ -155,7 +155,7 @@ def test_the_groups_count_what_the_database_counts(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", BANDED)
 def test_bands_of_cells(sql: str) -> None:
-    made = workload_from_sql(SCHEMA, sql, whole_numbers=WHOLE)
+    made = workload_from_sql(SCHEMA, sql, integer_columns=WHOLE)
     (group,) = made.groups
     assert [made.describe(i) for i in range(len(made))] == BANDED[sql]
     table = count_marginals(RECORDS, SCHEMA, [group.attributes])[group.attributes]
@@ -267,7 +267,7 @@ def test_sql_without_declared_whole_numbers_is_refused() -> None:
 
 
 def test_whole_numbers_of_sql_are_declared_in_its_schema() -> None:
-    workload = workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age <= 39", whole_numbers=["age"])
+    workload = workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age <= 39", integer_columns=["age"])
     assert workload.schema["age"].integer
     with pytest.raises(DataError, match="whole"):
         count_marginals(pd.DataFrame({"age": [39.5]}), workload.schema, [("age",)])
@@ -275,11 +275,11 @@ def test_whole_numbers_of_sql_are_declared_in_its_schema() -> None:
 
 def test_whole_numbers_with_fractional_edges_are_refused() -> None:
     with pytest.raises(WorkloadError, match="income"):
-        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", whole_numbers=["income"])
+        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", integer_columns=["income"])
 
 
 def test_sql_readings_show_where_and_case() -> None:
     sql = "SELECT CASE WHEN age <= 17 THEN 'c' END, COUNT(*) FROM t WHERE age BETWEEN 18 AND 39 OR code = 1 GROUP BY 1"
-    readings = sql_readings(SCHEMA, sql, whole_numbers=["age"])
+    readings = sql_readings(SCHEMA, sql, integer_columns=["age"])
     assert [reading for _, reading in readings] == ["18 <= age < 40 or code == 1", "age < 18"]
     assert sql_readings(SCHEMA, "SELECT COUNT(*) FROM t") == []

@@ -51,4 +51,4 @@ def test_the_table_can_be_given() -> None:
     with pytest.raises(WorkloadError, match="the table here is 'people'"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")
     with pytest.raises(WorkloadError, match="names of the schema"):
-        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", whole_numbers=["height"])
+        workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", integer_columns=["height"])
