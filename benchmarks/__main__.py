@@ -36,6 +36,7 @@ TABLES = {
     "aimed": "published tables of plans that aim at them",
     "coverage": "how often intervals of published tables hold",
     "warm": "plans after an edit",
+    "wide": "optimal strategies on one wide attribute, by width and family",
     "latency": "the app: from an edit to its preview",
     "load": "the app: many users at once, memory, bytes, requests to other hosts",
 }

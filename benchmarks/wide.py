@@ -1,0 +1,63 @@
+"""Optimal strategies on one wide attribute: width x family -> seconds, memory, gap.
+
+    python -m benchmarks.wide [--write]
+
+Every row is a process of its own on one thread; "s" are seconds of the processor of the search alone, without imports.
+"f" is the root of the total variance at privacy cost 1 of the residual space with the uniform center, of the whole
+attribute in rows that say so.  "exponent" is the slope of log seconds by log width from 1,000 cells on.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from benchmarks import one_thread, options, own_process, peak_megabytes, table
+from engine.residuals.intervals import IntervalGram, IntervalSpace, solve
+
+WIDTHS = (250, 500, 1_000, 2_000, 3_650, 10_000, 30_000)
+FAMILIES = {
+    "marginal": {"marginal": 1.0},
+    "prefix": {"prefix": 1.0},
+    "range": {"ranges": 1.0},
+    "marginal + .05 prefix": {"marginal": 1.0, "prefix": 0.05},
+    "all, .001 range": {"marginal": 1.0, "prefix": 1.0, "ranges": 0.001},
+    "prefix, whole": {"prefix": 1.0},
+    "range, whole": {"ranges": 1.0},
+}
+
+
+def _measure(family: str, cells: int) -> tuple[float, float, float, int, float]:
+    whole = family.endswith("whole")
+    solve(IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=whole))  # loads SciPy
+    space = IntervalSpace(gram=IntervalGram(cells=cells, **FAMILIES[family]), whole=whole)
+    started = time.process_time()
+    solution = solve(space)
+    seconds = time.process_time() - started
+    return seconds, peak_megabytes(), solution.gap, solution.evaluations, solution.trace
+
+
+def main() -> None:
+    """Print one row per family and width, and the exponent of every family."""
+    parser = options(__file__, __doc__)
+    args = parser.parse_args()
+    one_thread()
+    with table(__file__, write=args.write) as show:
+        show(f"{'family':22} {'cells':>7} | {'s':>7} {'MB':>5} {'gap':>8} {'evaluations':>11} {'f':>12}")
+        for family in FAMILIES:
+            times = []
+            for cells in WIDTHS:
+                seconds, megabytes, gap, evaluations, trace = own_process(_measure, family, cells)
+                times.append(seconds)
+                show(
+                    f"{family:22} {cells:>7,} | {seconds:>7.3f} {megabytes:>5.0f} {gap:>8.1e} {evaluations:>11} "
+                    f"{trace:>12.4f}"
+                )
+            wide = np.array(WIDTHS) >= 1_000
+            slope = np.polyfit(np.log(WIDTHS)[wide], np.log(times)[wide], 1)[0]
+            show(f"{family:22} exponent {slope:.2f}")
+
+
+if __name__ == "__main__":
+    main()

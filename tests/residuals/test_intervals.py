@@ -1,0 +1,285 @@
+"""Interval queries on one attribute against dense eigendecompositions and published figures."""
+
+import time
+
+import numpy as np
+import pytest
+
+from engine.errors import LimitExceeded
+from engine.residuals import DualProblem, Factor, Lift, Options, basis
+from engine.residuals.intervals import (
+    MAX_STRATEGY_CELLS,
+    IntervalGram,
+    IntervalSpace,
+    evaluate,
+    inverse_root_quadrature,
+    solve,
+)
+from engine.workload import Marginal, Range
+from engine.workload.families import Prefix
+
+MIXES = {
+    "prefix": {"prefix": 1.0},
+    "suffix": {"suffix": 2.0},
+    "range": {"ranges": 1.0},
+    "marginal": {"marginal": 3.0},
+    "prefix and suffix": {"prefix": 1.0, "suffix": 0.5},
+    "all four": {"marginal": 0.7, "prefix": 1.0, "suffix": 2.0, "ranges": 0.1},
+    "mostly marginal": {"marginal": 1e6, "prefix": 1e-6},
+    "mostly range": {"marginal": 1e-6, "ranges": 1e6},
+}
+
+
+def space_of(cells, mix, whole=False, seed=None):
+    """Space of a mix by name; with a seed at a random center."""
+    center = None
+    if seed is not None and not whole:
+        center = np.random.default_rng(seed).dirichlet(np.ones(cells))
+    gram = IntervalGram(cells=cells, **MIXES.get(mix, {mix: 1.0}))
+    return IntervalSpace(gram=gram, center=center, whole=whole)
+
+
+def random_weights(cells, seed=0):
+    weights = np.random.default_rng(seed).random(cells) + 0.05
+    return weights / weights.sum()
+
+
+def dense_root(space, weights):
+    """tr A^(1/2) and the diagonal of A^(1/2) over the weights, A = M^(1/2) H M^(1/2)."""
+    root = np.sqrt(weights)
+    values, vectors = np.linalg.eigh(root[:, None] * space.dense() * root)
+    values = np.where(values > 1e-14 * values[-1], values, 0.0)
+    return np.sqrt(values).sum(), (vectors**2) @ np.sqrt(values) / weights
+
+
+def differences(space, first, last):
+    """Differences of the ranges from first to last."""
+    rows = np.zeros((len(first), space.dimension))
+    for row, a, b in zip(rows, first, last, strict=True):
+        if b < space.dimension:
+            row[b] += 1.0
+        if a > 0:
+            row[a - 1] -= 1.0
+    return rows
+
+
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 1e6, 1e18, 1e26])
+def test_quadrature_gives_inverse_square_root(ratio):
+    s, w = inverse_root_quadrature(1e-3, 1e-3 * ratio)
+    t = np.geomspace(1e-3, 1e-3 * ratio, 500)
+    sums = (w / (t[:, None] + s)).sum(axis=1)
+    np.testing.assert_allclose(sums * np.sqrt(t), 1.0, rtol=1e-10)
+
+
+def test_interval_gram_equals_sum_of_families():
+    gram = IntervalGram(cells=6, marginal=0.5, prefix=1.0, suffix=2.0, ranges=3.0)
+    suffix = Prefix().gram((6,))[::-1, ::-1]
+    rows = Range().rows((6,))
+    expected = 0.5 * np.eye(6) + Prefix().gram((6,)) + 2.0 * suffix + 3.0 * rows.T @ rows
+    np.testing.assert_allclose(gram.dense(), expected)
+    np.testing.assert_allclose((gram + 2.0 * gram).dense(), 3.0 * expected)
+    assert Marginal().count((6,)) == 6
+
+
+@pytest.mark.parametrize("weights", [{}, {"prefix": -1.0}, {"ranges": np.inf}])
+def test_interval_gram_of_bad_weights_is_refused(weights):
+    with pytest.raises(ValueError, match="weights"):
+        IntervalGram(cells=4, **weights)
+
+
+def test_interval_space_of_bad_input_is_refused():
+    gram = IntervalGram(cells=4, prefix=1.0)
+    with pytest.raises(ValueError, match="sum"):
+        gram + IntervalGram(cells=5, prefix=1.0)
+    with pytest.raises(ValueError, match="2"):
+        IntervalGram(cells=1, prefix=1.0)
+    for center in (np.ones(4), np.ones(3) / 3, np.array([np.nan, 1, 0, 0])):
+        with pytest.raises(ValueError, match="center"):
+            IntervalSpace(gram=gram, center=center)
+    with pytest.raises(ValueError, match="center"):
+        IntervalSpace(gram=gram, center=np.ones(4) / 4, whole=True)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("mix", MIXES)
+def test_difference_gram_equals_cell_gram(mix, whole):
+    space = space_of(7, mix, whole, seed=1)
+    C = np.tri(7).T[:, : space.dimension].T - space.cumulative[:, None]
+    G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
+    np.testing.assert_allclose(C.T @ G @ C, space.dense(), rtol=1e-10, atol=1e-9)
+    np.testing.assert_allclose(space.cell_traces(), np.diag(space.dense()), rtol=1e-10)
+
+
+@pytest.mark.parametrize("cells", [2, 3, 90, 200])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("mix", MIXES)
+def test_evaluation_equals_dense_eigendecomposition(mix, whole, cells):
+    space, weights = space_of(cells, mix, whole, seed=cells), random_weights(cells)
+    solution, (trace, norms) = evaluate(space, weights), dense_root(space, weights)
+    assert solution.trace == pytest.approx(trace, rel=1e-9)
+    np.testing.assert_allclose(solution.norms, norms, rtol=1e-9, atol=1e-9 * trace)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("mix", MIXES)
+def test_norms_are_twice_the_derivative(mix, whole):
+    space, weights = space_of(30, mix, whole, seed=2), random_weights(30)
+    direction = np.random.default_rng(3).standard_normal(30)
+    direction -= direction.mean()
+    step = 1e-5 * direction / np.abs(direction).max() / 30
+    ends = [evaluate(space, weights + sign * step).trace for sign in (1.0, -1.0)]
+    slope = evaluate(space, weights).norms @ step
+    assert ends[0] - ends[1] == pytest.approx(slope, rel=1e-6, abs=1e-9 * ends[0])
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_center_gradient_equals_finite_differences(mix):
+    space, weights = space_of(30, mix, seed=4), random_weights(30)
+    direction = np.random.default_rng(5).standard_normal(30)
+    direction -= direction.mean()
+    ends = [
+        evaluate(IntervalSpace(gram=space.gram, center=space.pi + step * direction), weights).trace
+        for step in (1e-6, -1e-6)
+    ]
+    slope = evaluate(space, weights).center_gradient() @ direction
+    assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(slope, rel=1e-6, abs=1e-7 * ends[0])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_nearly_empty_cells_keep_accuracy(whole):
+    space, weights = space_of(60, "range", whole, seed=6), random_weights(60)
+    weights[[0, 17, 18, 59]] = 0.0
+    solution = evaluate(space, weights)
+    assert 0.0 < solution.dual.min() < 1e-10
+    P = np.eye(60) - (0.0 if whole else np.outer(space.pi, np.ones(60)))
+    # singular values have small errors where the eigenvalues of the Gram have none of their digits
+    values = Range().rows((60,)) @ P * np.sqrt(solution.dual)
+    _, singular, V = np.linalg.svd(values, full_matrices=False)
+    assert solution.trace == pytest.approx(singular.sum(), rel=1e-10)
+    others = np.flatnonzero(weights)
+    norms = (singular @ V**2 / solution.dual)[others]
+    np.testing.assert_allclose(solution.norms[others], norms, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("cells", "mix", "rmse"),
+    [
+        (64, "prefix", 2.09986),
+        (256, "prefix", 2.52441),
+        (1000, "prefix", 2.94804),
+        (3650, "prefix", 3.35357),
+        (256, "ranges", 2.90144),
+        (1000, "ranges", 3.50453),
+        (3650, "ranges", 4.08237),
+    ],
+)
+def test_whole_attribute_reproduces_table(cells, mix, rmse):
+    solution = solve(space_of(cells, mix, whole=True))
+    queries = cells if mix == "prefix" else cells * (cells + 1) / 2
+    assert np.sqrt(solution.value / queries) == pytest.approx(rmse, abs=1.5e-5)
+    assert solution.gap <= 5e-7
+
+
+@pytest.mark.parametrize(
+    ("cells", "weights", "trace"),
+    [
+        (1000, {"prefix": 1.0}, 78.4158),
+        (3650, {"prefix": 1.0}, 174.529),
+        (256, {"ranges": 1.0}, 463.825),
+        (1000, {"ranges": 1.0}, 2240.956),
+        (3650, {"ranges": 1.0}, 9678.434),
+        (3650, {"marginal": 1.0, "prefix": 0.05}, 85.562),
+        (3650, {"marginal": 1.0, "prefix": 1.0, "ranges": 0.001}, 372.440),
+    ],
+)
+def test_residual_space_reproduces_table(cells, weights, trace):
+    begin = time.process_time()
+    solution = solve(IntervalSpace(gram=IntervalGram(cells=cells, **weights)))
+    assert time.process_time() - begin < 5.0
+    assert solution.trace == pytest.approx(trace, rel=4e-6)
+    assert solution.gap <= 5e-7
+    assert solution.evaluations <= 40
+
+
+@pytest.mark.parametrize("mix", ["prefix", "range", "all four"])
+def test_optimum_equals_dual_solver(mix):
+    space = space_of(24, mix, seed=7)
+    N = basis(24)
+    gram = N.T @ space.gram.dense() @ N
+    problem = DualProblem(lift=Lift((24,), [space.pi]), factor=Factor(sizes=(24,), matrix=gram))
+    reference = problem.solution(*problem.maximise(Options(gap=1e-7)))
+    solution = solve(space, gap=1e-7)
+    assert solution.value == pytest.approx(reference.value, rel=5e-7)
+    assert solution.bound <= reference.value * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_search_of_extreme_problem_proves_gap(seed):
+    """Mixes over twelve decades; uniform, concentrated, halved, signed and random centers."""
+    rng = np.random.default_rng(seed)
+    cells = int(rng.choice([2, 3, 4, 7, 20, 100, 400]))
+    names = [k for k in ("marginal", "prefix", "suffix", "ranges") if rng.random() < 0.5]
+    weights = {name: 10.0 ** rng.uniform(-6, 6) for name in names or ["prefix"]}
+    ends = np.zeros(cells)
+    ends[[0, -1]] = 0.5
+    signed = rng.standard_normal(cells)
+    centers = [
+        None,
+        np.eye(cells)[rng.integers(cells)],
+        ends,
+        signed + (1.0 - signed.sum()) / cells,
+        rng.dirichlet(np.full(cells, 0.1)),
+    ]
+    gram = IntervalGram(cells=cells, **weights)
+    solution = solve(IntervalSpace(gram=gram, center=centers[seed % 5], whole=seed % 10 == 5))
+    assert solution.gap <= 5e-7
+    assert solution.evaluations <= 200
+
+
+def test_search_stops_at_limits():
+    space = space_of(500, "prefix")
+    assert solve(space, evaluations=3).evaluations == 3
+    late = solve(space, deadline=time.monotonic() - 1.0)
+    assert late.evaluations == 1
+    assert late.value >= solve(space).value
+    warm = solve(space, start=solve(space).dual)
+    assert warm.evaluations == 1
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("mix", MIXES)
+@pytest.mark.parametrize("cells", [2, 3, 40])
+def test_variances_equal_dense_covariance(cells, mix, whole):
+    space = space_of(cells, mix, whole, seed=8)
+    solution = evaluate(space, random_weights(cells))
+    covariance = solution.covariance()
+    G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
+    assert np.trace(G @ covariance) == pytest.approx(solution.value, rel=1e-9)
+    first, last = np.triu_indices(cells)
+    cell, none = np.arange(cells), np.zeros(cells, int)
+    for variances, rows in (
+        (solution.cell_variances(), differences(space, cell, cell)),
+        (solution.prefix_variances(), differences(space, none, cell)),
+        (solution.range_variances(first, last), differences(space, first, last)),
+    ):
+        expected = np.einsum("rk,kl,rl->r", rows, covariance, rows)
+        np.testing.assert_allclose(variances, expected, rtol=1e-8, atol=1e-9 * expected.max())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("mix", MIXES)
+def test_strategy_has_unit_columns_and_inverts(mix, whole):
+    space = space_of(40, mix, whole, seed=9)
+    solution = evaluate(space, random_weights(40))
+    rows, reconstruction = solution.strategy()
+    assert (rows**2).sum(axis=0).max() == pytest.approx(1.0, rel=1e-9)
+    C = np.tri(40).T[:, : space.dimension].T - space.cumulative[:, None]
+    np.testing.assert_allclose(reconstruction @ rows, C, atol=1e-8)
+    covariance = solution.covariance()
+    np.testing.assert_allclose(reconstruction @ reconstruction.T, covariance, atol=1e-9 * covariance.max())
+
+
+def test_strategy_of_too_many_cells_is_refused():
+    space = space_of(MAX_STRATEGY_CELLS + 1, "marginal")
+    with pytest.raises(LimitExceeded, match="bins"):
+        evaluate(space, np.ones(space.cells)).strategy()
