@@ -1,1 +1,1 @@
-"""What is left after a crash, and how it goes on."""
+"""Tests of recovery from a crash during a release."""

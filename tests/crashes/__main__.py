@@ -1,4 +1,4 @@
-"""Kill a large release at ten places and print what differs from one that went on."""
+"""Kill a large release at ten steps and print the differences from an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.crashes.campaign import campaign
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print every difference; return 1 if there is one."""
+    """Print the differences; return 1 if there are any."""
     parser = argparse.ArgumentParser(prog="python -m tests.crashes", description=__doc__)
-    parser.add_argument("--attributes", type=int, default=40, help="of 20 values, with sums on all pairs")
+    parser.add_argument("--attributes", type=int, default=40, help="20 values each; all pairs are measured")
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=10)
-    given = parser.parse_args(arguments)
-    made = plan(joint("affine", 20, given.attributes), Budget(pcost=1.0))
-    begun = time.perf_counter()
-    with tempfile.TemporaryDirectory() as place:
-        data = write_records(Path(place) / "records.parquet", given.rows, given.attributes)
-        found = list(campaign(made, data, Path(place), kills=given.kills))
-    what = f"{len(made.blocks)} blocks from {given.rows:,} records, {given.kills} kills"
-    print(*found, f"{what}, {time.perf_counter() - begun:.0f} s: {len(found)} differences", sep="\n")
-    return 1 if found else 0
+    args = parser.parse_args(arguments)
+    pairs_plan = plan(joint("affine", 20, args.attributes), Budget(pcost=1.0))
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        data = write_records(Path(folder) / "records.parquet", args.rows, args.attributes)
+        differences = list(campaign(pairs_plan, data, Path(folder), kills=args.kills))
+    summary = f"{len(pairs_plan.blocks)} blocks from {args.rows:,} records, {args.kills} kills"
+    print(*differences, f"{summary}, {time.perf_counter() - start:.0f} s: {len(differences)} differences", sep="\n")
+    return 1 if differences else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A release of many blocks that is killed again and again, at other places every time, until it is let finish."""
+"""Repeated kills of one release at different steps, until it finishes."""
 
 from __future__ import annotations
 
@@ -22,57 +22,57 @@ FORK = multiprocessing.get_context("fork")
 STEPS = (("engine.release.noisy_answers", "discrete_gaussian"), ("engine.release.measure", "estimate"))
 
 
-def campaign(made: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
-    """Kill a release at evenly spread blocks, drawn and saved ones, and yield what differs from one that went on.
+def campaign(plan: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
+    """Kill a release at evenly spaced steps and yield its differences from a release without further kills.
 
-    The other one goes on in a copy of the folder, from the spend and the journal that the first kill left.
+    The reference release continues in a copy of the folder, from the spend and the journal that the first kill left.
     """
-    (folder / "here").mkdir()
-    book = Ledger.create(folder / "here" / "office.ledger")
-    book.add_dataset("survey", total=Budget(pcost=10 * made.pcost))
+    (folder / "killed").mkdir()
+    book = Ledger.create(folder / "killed" / "office.ledger")
+    book.add_dataset("survey", total=Budget(pcost=10 * plan.pcost))
 
-    def release(place: Path) -> Any:
-        return measure(made, data, dataset="survey", ledger=place / "office.ledger")
+    def release(folder: Path) -> Any:
+        return measure(plan, data, dataset="survey", ledger=folder / "office.ledger")
 
-    steps = 2 * len(made.blocks)
+    steps = 2 * len(plan.blocks)
     for i in range(kills):
-        _killed(lambda: release(book.path.parent), 1 + steps * i // kills)
+        _run_and_kill(lambda: release(book.path.parent), 1 + steps * i // kills)
         if not i:
-            shutil.copytree(folder / "here", folder / "copy")
-        if book.status("survey").spent != made.pcost:
-            yield f"kill {i + 1}: spent {book.status('survey').spent} and not {made.pcost}"
-        if not is_unfinished(book, release_key(dataset="survey", plan_hash=made.hash, attempt=1)):
-            yield f"kill {i + 1}: it cannot be taken up"
-    found, other = release(folder / "here"), release(folder / "copy")
-    if found.utc != other.utc:
-        yield "the spend is another one"
-    for space in made.blocks:
-        if (found.answers_on_grid[space] != other.answers_on_grid[space]).any():
-            yield f"other noise on {space}"
+            shutil.copytree(folder / "killed", folder / "copy")
+        if book.status("survey").spent != plan.pcost:
+            yield f"kill {i + 1}: spent {book.status('survey').spent} instead of {plan.pcost}"
+        if not is_unfinished(book, release_key(dataset="survey", plan_hash=plan.hash, attempt=1)):
+            yield f"kill {i + 1}: the release cannot be resumed"
+    measurement, reference = release(folder / "killed"), release(folder / "copy")
+    if measurement.utc != reference.utc:
+        yield "the time of the spend differs"
+    for space in plan.blocks:
+        if (measurement.answers_on_grid[space] != reference.answers_on_grid[space]).any():
+            yield f"different noise on {space}"
     kinds = [row.kind for row in book.rows()]
     if kinds.count("spend") != 1 or kinds.count("saved") != 1 or book.verify():
         yield f"the ledger holds {kinds}"
 
 
-def _killed(work: Callable[[], object], step: int) -> None:
-    """Run in a process that kills itself at a step: blocks are drawn one after the other, then saved."""
+def _run_and_kill(work: Callable[[], object], step: int) -> None:
+    """Run in a process that kills itself at a step: blocks are drawn one by one, then estimated one by one."""
 
     def run() -> None:
-        left = step
+        steps_left = step
         for module, name in STEPS:
             real = getattr(sys.modules[module], name)
 
-            def counted(*given: Any, real: Callable[..., Any] = real, **named: Any) -> Any:
-                nonlocal left
-                left -= 1
-                if not left:
+            def kill_at_last_step(*args: Any, real: Callable[..., Any] = real, **options: Any) -> Any:
+                nonlocal steps_left
+                steps_left -= 1
+                if not steps_left:
                     os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **named)
+                return real(*args, **options)
 
-            setattr(sys.modules[module], name, counted)
+            setattr(sys.modules[module], name, kill_at_last_step)
         work()
 
     process = FORK.Process(target=run)
     process.start()
     process.join(CEILING)
-    assert process.exitcode == -signal.SIGKILL, "it went to its end, or hangs"
+    assert process.exitcode == -signal.SIGKILL, "the release finished, or hangs"

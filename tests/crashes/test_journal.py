@@ -1,4 +1,4 @@
-"""A release that was killed at any step: the same call ends it, with the same noise, and is charged once."""
+"""Recovery of a killed release: the same call finishes it with the same noise and one charge."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ import engine.ledger.ledger as ledger_module
 from demo_data.make_synthetic import synthetic
 from engine.errors import DataError, LedgerError, ResultLost
 from engine.ledger import Ledger, release_key
-from engine.ledger.noise_journal import journal as opened
+from engine.ledger.noise_journal import journal as open_journal
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import count_marginals
+from engine.records.fingerprint import fingerprint
 from engine.release import measure
 from engine.release.ingest import maximal_sets
 from engine.release.measure import is_unfinished, load_measurement
 from engine.workload import Attribute, Schema, Workload
 from tests.waiting import CEILING
 
-measuring = sys.modules["engine.release.measure"]
-keeping = sys.modules["engine.ledger.noise_journal"]
+measure_module = sys.modules["engine.release.measure"]
+noise_journal = sys.modules["engine.ledger.noise_journal"]
 FORK = multiprocessing.get_context("fork")
 SCHEMA = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
 RECORDS = synthetic(SCHEMA, 300, seed=5)
 
 
 @pytest.fixture(scope="module")
-def made() -> Plan:
+def release_plan() -> Plan:
     return plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=0.6))
 
 
@@ -47,27 +48,27 @@ def ledger(tmp_path: Path) -> Ledger:
     return book
 
 
-def released(made: Plan, ledger: Ledger, data: object = RECORDS):
-    # opened anew, as the next program would
-    return measure(made, data, dataset="survey", ledger=ledger.path)
+def run_release(release_plan: Plan, ledger: Ledger, data: object = RECORDS):
+    # by path, as the next program would open it
+    return measure(release_plan, data, dataset="survey", ledger=ledger.path)
 
 
-def kept(ledger: Ledger) -> list[Path]:
+def journals(ledger: Ledger) -> list[Path]:
     return list(Path(f"{ledger.path}.results").glob("*.journal"))
 
 
-def killed(work: Callable[[], object], owner: object, name: str, *, after: bool) -> None:
-    """Run in a process that kills itself at a function, before its call or after."""
+def run_and_kill(work: Callable[[], object], owner: object, name: str, *, after: bool) -> None:
+    """Run in a process that kills itself before or after it calls a function."""
 
     def run() -> None:
         real = getattr(owner, name)
 
-        def dying(*given: object, **named: object) -> object:
+        def kill(*args: object, **options: object) -> object:
             if after:
-                real(*given, **named)
+                real(*args, **options)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        setattr(owner, name, dying)
+        setattr(owner, name, kill)
         work()
 
     process = FORK.Process(target=run)
@@ -76,194 +77,202 @@ def killed(work: Callable[[], object], owner: object, name: str, *, after: bool)
     assert process.exitcode == -signal.SIGKILL
 
 
-# whether the spend stands, and whether a journal does
+# owner and name of a function, kill after its call, budget spent, journal on disk
 MOMENTS = {
     "before the journal": (os, "link", False, False, False),
-    "journal kept, nothing spent": (Ledger, "spend", False, False, True),
+    "journal written, nothing spent": (Ledger, "spend", False, False, True),
     "spent, nothing drawn": (Ledger, "spend", True, True, True),
-    "drawn, not saved": (measuring, "estimate", False, True, True),
-    "named, not recorded": (ledger_module.Draft, "publish", True, True, True),
-    "saved, journal still there": (Ledger, "save_result", True, True, True),
-    "journal gone": (keeping.Journal, "remove", True, True, False),
+    "drawn, not saved": (measure_module, "estimate", False, True, True),
+    "result named, not recorded": (ledger_module.Draft, "publish", True, True, True),
+    "saved, journal not removed": (Ledger, "save_result", True, True, True),
+    "journal removed": (noise_journal.Journal, "remove", True, True, False),
 }
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_after_a_kill_the_same_call_ends_the_release_and_is_charged_once(
-    made: Plan, ledger: Ledger, moment: str
-) -> None:
+def test_measure_after_kill_finishes_release_and_charges_once(release_plan: Plan, ledger: Ledger, moment: str) -> None:
     owner, name, after, spent, journaled = MOMENTS[moment]
-    killed(lambda: released(made, ledger), owner, name, after=after)
-    assert ledger.status("survey").spent == (made.pcost if spent else 0.0)
-    assert bool(kept(ledger)) is journaled
-    # what the same records still end is told apart from what is saved, also by who opened the ledger before
+    run_and_kill(lambda: run_release(release_plan, ledger), owner, name, after=after)
+    assert ledger.status("survey").spent == (release_plan.pcost if spent else 0.0)
+    assert bool(journals(ledger)) is journaled
+    # `ledger` was opened before the kill and still reports the state after it
     if spent:
-        waits = name not in ("save_result", "remove")
-        assert is_unfinished(ledger, release_key(dataset="survey", plan_hash=made.hash, attempt=1)) is waits
-    assert all(p.stat().st_mode & 0o777 == 0o600 for p in kept(ledger))
-    found = released(made, ledger)
-    assert ledger.status("survey").spent == made.pcost, "less than twice the cost is in the total"
+        unfinished = name not in ("save_result", "remove")
+        assert (
+            is_unfinished(ledger, release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)) is unfinished
+        )
+    assert all(p.stat().st_mode & 0o777 == 0o600 for p in journals(ledger))
+    measurement = run_release(release_plan, ledger)
+    assert ledger.status("survey").spent == release_plan.pcost
     assert [row.kind for row in ledger.rows()].count("spend") == 1
-    assert not kept(ledger)
-    assert found == load_measurement(ledger, found.key) == released(made, ledger, None)
+    assert not journals(ledger)
+    assert measurement == load_measurement(ledger, measurement.key) == run_release(release_plan, ledger, None)
     assert ledger.verify() == ()
 
 
-def test_the_noise_of_a_spend_is_the_same_however_often_its_run_is_killed(made: Plan, ledger: Ledger) -> None:
+def test_noise_of_spend_after_repeated_kills_is_equal(release_plan: Plan, ledger: Ledger) -> None:
     drawn = []
     for _ in range(2):
-        ours, theirs = FORK.Pipe(duplex=False)
-        real = measuring.draw
+        receiver, sender = FORK.Pipe(duplex=False)
+        real = measure_module.draw
 
-        def told(*given: object, theirs=theirs, real=real) -> None:
-            theirs.send({space: answers.tolist() for space, answers in real(*given)})
+        def send(*args: object, sender=sender, real=real) -> None:
+            sender.send({space: answers.tolist() for space, answers in real(*args)})
 
-        measuring.draw = told
+        measure_module.draw = send
         try:
-            killed(lambda: released(made, ledger), measuring, "draw", after=True)
+            run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=True)
         finally:
-            measuring.draw = real
-        drawn.append(ours.recv())
-    found = released(made, ledger).answers_on_grid
-    assert drawn[0] == drawn[1] == {space: answers.tolist() for space, answers in found.items()}
+            measure_module.draw = real
+        drawn.append(receiver.recv())
+    released_answers = run_release(release_plan, ledger).answers_on_grid
+    assert drawn[0] == drawn[1] == {space: answers.tolist() for space, answers in released_answers.items()}
 
 
-def test_other_records_do_not_end_a_release(made: Plan, ledger: Ledger) -> None:
-    killed(lambda: released(made, ledger), measuring, "draw", after=False)
+def test_killed_release_with_other_records_is_refused(release_plan: Plan, ledger: Ledger) -> None:
+    run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
     other = RECORDS.copy()
     other.loc[0, "a"] = (other.loc[0, "a"] + 1) % 5
     for data in (other, RECORDS.iloc[1:]):
         with pytest.raises(DataError, match="other records"):
-            released(made, ledger, data)
-    assert released(made, ledger, RECORDS.sample(frac=1.0, random_state=1)).key
-    assert ledger.status("survey").spent == made.pcost
+            run_release(release_plan, ledger, data)
+    assert run_release(release_plan, ledger, RECORDS.sample(frac=1.0, random_state=1)).key
+    assert ledger.status("survey").spent == release_plan.pcost
 
 
-def test_a_run_at_work_is_left_alone_and_the_dead_one_is_not(made: Plan, ledger: Ledger) -> None:
-    key = release_key(dataset="survey", plan_hash=made.hash, attempt=1)
-    with opened(ledger.path, key, seed=bytes(32), digest=lambda _: "d", spent=lambda: False) as (own, again):
-        assert not again
-        assert kept(Ledger(ledger.path)) == [own.place]
+def test_journal_of_running_release_blocks_second_run(release_plan: Plan, ledger: Ledger) -> None:
+    key = release_key(dataset="survey", plan_hash=release_plan.hash, attempt=1)
+    opened = open_journal(ledger.path, key, seed=bytes(32), digest=lambda _: "d", spent=lambda: False)
+    with opened as (journal, spent):
+        assert not spent
+        assert journals(Ledger(ledger.path)) == [journal.place]
         with pytest.raises(LedgerError, match="at work"):
-            released(made, ledger)
+            run_release(release_plan, ledger)
         assert ledger.status("survey").spent == 0.0
-        ledger.spend(dataset="survey", key=key, pcost=made.pcost, plan_hash=made.hash)
+        sets = maximal_sets(release_plan)
+        records = fingerprint(count_marginals(RECORDS, SCHEMA, sets), sets, ledger.secret("records"))
+        ledger.spend(dataset="survey", key=key, pcost=release_plan.pcost, plan_hash=release_plan.hash, records=records)
         with pytest.raises(ResultLost, match="at work"):
-            released(made, ledger)
+            run_release(release_plan, ledger)
     assert is_unfinished(ledger, key)
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda place: place.write_text("{}")])
-def test_without_its_journal_a_spend_is_never_drawn_for(
-    made: Plan, ledger: Ledger, damage: Callable[[Path], object]
+def test_spend_with_lost_journal_raises_result_lost(
+    release_plan: Plan, ledger: Ledger, damage: Callable[[Path], object]
 ) -> None:
-    killed(lambda: released(made, ledger), measuring, "draw", after=False)
-    damage(*kept(ledger))
+    run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
+    damage(*journals(ledger))
     with pytest.raises(ResultLost, match="new attempt"):
-        released(made, ledger)
+        run_release(release_plan, ledger)
 
 
-def test_a_spend_without_a_journal_gets_no_new_one(ledger: Ledger) -> None:
-    with opened(ledger.path, "one|2|3", seed=bytes(32), digest=lambda _: "d", spent=lambda: True) as (own, again):
-        assert own is None
-        assert again
-        assert not kept(ledger)
+def test_journal_after_spend_is_not_created(ledger: Ledger) -> None:
+    opened = open_journal(ledger.path, "one|2|3", seed=bytes(32), digest=lambda _: "d", spent=lambda: True)
+    with opened as (journal, spent):
+        assert journal is None
+        assert spent
+        assert not journals(ledger)
 
 
-def test_where_no_lock_tells_the_living_from_the_dead_nothing_is_swept_up_or_kept(
-    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    killed(lambda: released(made, ledger), measuring, "draw", after=False)
-    (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # the space of its result
+def test_sweep_without_file_locks_is_noop(release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_and_kill(lambda: run_release(release_plan, ledger), measure_module, "draw", after=False)
+    (stale,) = Path(f"{ledger.path}.results").glob("*.part")  # reserved space of the result
     monkeypatch.setattr("engine.ledger.result_store.fcntl", None)
-    monkeypatch.setattr(keeping, "LOCKS", False)
-    assert Ledger(ledger.path).status("survey").spent == made.pcost
+    monkeypatch.setattr(noise_journal, "LOCKS", False)
+    assert Ledger(ledger.path).status("survey").spent == release_plan.pcost
     assert stale.exists()
-    real, during = measuring.draw, []
-    monkeypatch.setattr(measuring, "draw", lambda *given: during.append(kept(ledger)) or real(*given))
-    before = kept(ledger)
+    draw, journals_during_draw = measure_module.draw, []
+    monkeypatch.setattr(
+        measure_module, "draw", lambda *args: journals_during_draw.append(journals(ledger)) or draw(*args)
+    )
+    before = journals(ledger)
     ledger.add_dataset("census", total=Budget(pcost=1.0))
-    assert measure(made, RECORDS, dataset="census", ledger=ledger.path).key
-    assert during == [before]
+    assert measure(release_plan, RECORDS, dataset="census", ledger=ledger.path).key
+    assert journals_during_draw == [before]
 
 
-def test_what_was_kept_without_a_spend_goes_with_the_next_opening(made: Plan, ledger: Ledger) -> None:
-    killed(lambda: released(made, ledger), Ledger, "spend", after=False)
+def test_journal_without_spend_is_removed_on_open(release_plan: Plan, ledger: Ledger) -> None:
+    run_and_kill(lambda: run_release(release_plan, ledger), Ledger, "spend", after=False)
     Ledger(ledger.path)
-    assert not kept(ledger)
+    assert not journals(ledger)
 
 
-def test_no_two_spends_share_their_bits(tmp_path: Path) -> None:
-    """One seed that came back from a copy of the folder makes other noise for other counts, releases and rows."""
-    ways = [
-        keeping.Journal(seed=bytes([seed]) * 32, digest=digest, place=tmp_path / name).bits(row)(64)
+def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
+    """A seed restored from a copy of the folder gives other noise for other counts, releases and rows."""
+    samples = [
+        noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, place=tmp_path / name).bits(row)(64)
         for seed in (0, 1)
         for digest in "ab"
         for name in "cd"
         for row in "ef"
     ]
-    assert len(set(ways)) == 16
-    stream = keeping.Journal(seed=bytes(32), digest="a", place=tmp_path).bits("e")
+    assert len(set(samples)) == 16
+    stream = noise_journal.Journal(seed=bytes(32), digest="a", place=tmp_path).bits("e")
     assert len({stream(8) for _ in range(1000)}) == 1000
 
 
-def test_a_seed_is_new_for_every_release(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_journal_seed_of_each_release_is_new(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     small = plan(Workload.all_ways(SCHEMA, ways=(1,)), Budget(pcost=0.1))
     seeds = []
     spend = Ledger.spend
 
-    def seen(self: Ledger, **given: object) -> object:
-        seeds.extend(json.loads(place.read_text())["seed"] for place in kept(self))
-        return spend(self, **given)
+    def spend_and_record_seed(self: Ledger, **options: object) -> object:
+        seeds.extend(json.loads(place.read_text())["seed"] for place in journals(self))
+        return spend(self, **options)
 
-    monkeypatch.setattr(Ledger, "spend", seen)
+    monkeypatch.setattr(Ledger, "spend", spend_and_record_seed)
     for attempt in (1, 2):
         measure(small, RECORDS, dataset="survey", ledger=ledger, attempt=attempt)
     assert [len(seed) for seed in seeds] == [64, 64]
     assert seeds[0] != seeds[1]
 
 
-def test_a_journal_is_on_the_disk_before_the_spend(made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    order, sync, spend = [], keeping.sync_folder, Ledger.spend
+def test_journal_is_synced_to_disk_before_spend(
+    release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, sync, spend = [], noise_journal.sync_folder, Ledger.spend
     link = os.link
 
-    def linked(source: Path, target: Path) -> None:
+    def record_link(source: Path, target: Path) -> None:
         if Path(target).suffix == ".journal":
             order.append("link")
         link(source, target)
 
-    monkeypatch.setattr(os, "link", linked)
-    monkeypatch.setattr(keeping, "sync_folder", lambda place: order.append("sync") or sync(place))
-    monkeypatch.setattr(Ledger, "spend", lambda self, **given: order.append("spend") or spend(self, **given))
-    released(made, ledger)
+    monkeypatch.setattr(os, "link", record_link)
+    monkeypatch.setattr(noise_journal, "sync_folder", lambda place: order.append("sync") or sync(place))
+    monkeypatch.setattr(Ledger, "spend", lambda self, **options: order.append("spend") or spend(self, **options))
+    run_release(release_plan, ledger)
     assert order == ["link", "sync", "spend", "sync"]
 
 
-def test_bits_are_uniform_enough_for_the_noise(tmp_path: Path) -> None:
-    stream = keeping.Journal(seed=bytes(32), digest="a", place=tmp_path).bits("e")
+def test_noise_bits_have_mean_one_half(tmp_path: Path) -> None:
+    stream = noise_journal.Journal(seed=bytes(32), digest="a", place=tmp_path).bits("e")
     bits = np.unpackbits(np.frombuffer(stream(1 << 16) + stream(1 << 16), np.uint8))
-    # a fixed seed: this is one number, not a draw
+    # the seed is fixed, so the mean is deterministic
     assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
 
 
 @pytest.mark.parametrize("other", [False, True])
 def test_leftover_journal_of_saved_release_draws_nothing(
-    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, other: bool
+    release_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, other: bool
 ) -> None:
-    """Killed between the save and the removal of its journal: neither the same records nor others are drawn again."""
+    """After a kill between the save and the removal of the journal, no records are drawn again."""
     with monkeypatch.context() as killed_before_removal:
-        killed_before_removal.setattr(keeping.Journal, "remove", lambda self: None)
-        first = released(made, ledger)
-    assert len(kept(ledger)) == 1
+        killed_before_removal.setattr(noise_journal.Journal, "remove", lambda self: None)
+        first = run_release(release_plan, ledger)
+    assert len(journals(ledger)) == 1
     draws = []
-    monkeypatch.setattr(measuring, "draw", lambda *given: draws.append(given))
-    done = measuring.spend_draw_save(
-        made,
-        count_marginals(RECORDS.iloc[1:] if other else RECORDS, SCHEMA, maximal_sets(made)),
+    monkeypatch.setattr(measure_module, "draw", lambda *args: draws.append(args))
+    done = measure_module.spend_draw_save(
+        release_plan,
+        count_marginals(RECORDS.iloc[1:] if other else RECORDS, SCHEMA, maximal_sets(release_plan)),
         ledger=ledger,
         key=first.key,
-        spend=lambda: ledger.spend(dataset="survey", key=first.key, pcost=made.pcost, plan_hash=made.hash),
-        write=lambda file, receipt, drawn: measuring._write(file, made, receipt, drawn),
+        spend=lambda: ledger.spend(
+            dataset="survey", key=first.key, pcost=release_plan.pcost, plan_hash=release_plan.hash
+        ),
+        write=lambda file, receipt, drawn: measure_module._write(file, release_plan, receipt, drawn),
     )
-    assert (done, draws, kept(ledger)) == (False, [], [])
+    assert (done, draws, journals(ledger)) == (False, [], [])
     assert load_measurement(ledger, first.key) == first

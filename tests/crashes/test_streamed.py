@@ -1,4 +1,4 @@
-"""A release that is killed in the middle of its blocks, ten times over, is one draw and one spend."""
+"""A release killed ten times between its blocks is one draw and one spend."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from engine.workload import Attribute, Schema, Workload
 from tests.crashes.campaign import campaign
 
 SCHEMA = Schema([Attribute.of_size(name, 4) for name in "abcd"])
-MADE = plan(Workload.all_ways(SCHEMA, (2,), "affine"), Budget(pcost=1.0))
+PLAN = plan(Workload.all_ways(SCHEMA, (2,), "affine"), Budget(pcost=1.0))
 RECORDS = synthetic(SCHEMA, 200, seed=1)
 
 
-def test_ten_kills_are_one_draw(tmp_path: Path) -> None:
-    assert list(campaign(MADE, RECORDS, tmp_path, kills=10)) == []
+def test_release_killed_ten_times_draws_noise_once(tmp_path: Path) -> None:
+    assert list(campaign(PLAN, RECORDS, tmp_path, kills=10)) == []
 
 
-def test_a_second_draw_would_be_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_campaign_detects_second_draw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Journal, "bits", lambda self, row: os.urandom)
-    assert any("other noise" in text for text in campaign(MADE, RECORDS, tmp_path, kills=2))
+    assert any("different noise" in text for text in campaign(PLAN, RECORDS, tmp_path, kills=2))

@@ -1,4 +1,4 @@
-"""Two people on one server with neighbouring tables: whether anything of one reaches the other, or a place for all.
+"""Isolation of two users on one server: no private value reaches the other user or a shared place.
 
 `python -m tests.isolation --actions 1000`
 """

@@ -1,7 +1,7 @@
-"""Two sessions act in turn; afterwards, and between, everything that came back and every place is searched for marks.
+"""Two sessions act in turn; after each action, responses, logs and files are searched for marks.
 
-The marks of a person are the names of ledger and dataset, values that stand in the records alone, the exact number of
-rows, and the released answers, bit by bit.  Names are letters alone, which no text on a page escapes.
+The marks of a person are the names of ledger and dataset, values that occur only in the records, the exact number of
+rows, and the bits of the released answers. Names consist of letters only, so that no page escapes them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.server.uploading import upload
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
 QUERY = "plan=" + link.packed(Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
 STEP = "2. Release"
-FIRST = 3  # the group that is shown first
+FIRST_GROUP = 3  # the page shows this group first
 
 
 @dataclass(kw_only=True)
 class Person:
-    """One of the two: records, ledger, browser, the open page and everything that ever came back."""
+    """A user with records, ledger, browser, open page and all responses received."""
 
     name: str
     server: Served
@@ -43,13 +43,13 @@ class Person:
     rows: int
     table: bytes
     page: Client
-    heard: list[bytes] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
     addresses: set[str] = field(default_factory=set)
     answers: dict[str, list[bytes]] = field(default_factory=dict)
 
     @classmethod
     def arrive(cls, name: str, server: Served, folder: Path, rows: int) -> Person:
-        """Write records and ledger, and open the Release page; the tables of two people differ by their last rows."""
+        """Write records and ledger and open the Release page; tables of two users differ in the last rows."""
         frame = synthetic(SCHEMA, rows, seed=5).assign(remark=[f"canary{name}q{i}" for i in range(rows)])
         frame["c"] = frame["c"].astype(str)
         frame.loc[:4, "c"] = [f"canary{name}qvalue{i}" for i in range(5)]
@@ -62,33 +62,33 @@ class Person:
 
     @staticmethod
     def opened(name: str, server: Served, query: str) -> Client:
-        """A session in the browser of this person."""
+        """Open a session in the browser of this person."""
         return opened(server, "release", query, cookie=f"{server.cookie}; workbench-browser=browser-{name}")
 
     @property
     def book(self) -> Ledger:
-        """The own ledger."""
+        """Ledger of this person."""
         return Ledger(self.folder / f"canary{self.name}q.ledger")
 
     @property
     def marks(self) -> list[bytes]:
-        """What nobody else may see: names, values, the number of rows, and answers of the ledger as they are sent."""
+        """Private byte strings: names, number of rows, and released answers as the server sends them."""
         for row in self.book.rows():
             if row.kind == "saved" and row.key not in self.answers:
-                found = load_measurement(self.book, row.key).answers(FIRST)["answer"].to_numpy()
-                # without the last bits, in which two ways to add up may differ
-                self.answers[row.key] = [np.float64(value).tobytes()[2:] for value in found if value % 1]
+                answers = load_measurement(self.book, row.key).answers(FIRST_GROUP)["answer"].to_numpy()
+                # without the last bits, which depend on the order of summation
+                self.answers[row.key] = [np.float64(value).tobytes()[2:] for value in answers if value % 1]
         names = [f"canary{self.name}q".encode(), f"Rows read {self.rows:,} ".encode()]
         return names + [value for values in self.answers.values() for value in values]
 
-    def listen(self) -> None:
-        """Take what came back since the last time."""
-        self.heard += self.page.everything
+    def collect(self) -> None:
+        """Collect the responses since the last call."""
+        self.received += self.page.everything
         self.page.everything.clear()
         self.addresses.add(self.page.query)
 
-    def ready(self) -> Client:
-        """Bring the page to where a release is confirmed."""
+    def prepare(self) -> Client:
+        """Fill in the page up to the confirmation of a release."""
         if self.page.page != "release":
             self.page.go("release")
         self.page.set("step", string_value=STEP)
@@ -98,8 +98,8 @@ class Person:
         return self.page
 
     def release(self) -> None:
-        """Release once, or once more."""
-        page, spent = self.ready(), len(self.book.rows())
+        """Release; confirm the repetition if there was a release before."""
+        page, spent = self.prepare(), len(self.book.rows())
         again = [name for name in self.page.drawn if "-again_" in name]
         if again:
             page.states[again[0]] = {"bool_value": True}
@@ -107,14 +107,14 @@ class Person:
         page.set("confirmation", string_value=f"canary{self.name}qdataset").press("release")
         page.until("Released for")
         assert len(self.book.rows()) == spent + 2
-        # who released has to find the marks, or the search would be blind
-        own, came = self.marks, b"".join([*self.heard, *page.everything])
-        assert all(mark in came for mark in own[2:][-2:]), "the answers were sent in another form"
-        assert own[0] in came
+        # the releasing person must receive the marks, or the search would detect nothing
+        marks, received = self.marks, b"".join([*self.received, *page.everything])
+        assert all(mark in received for mark in marks[2:][-2:]), "the answers were sent in another form"
+        assert marks[0] in received
 
     def check(self) -> None:
-        """Check the records, which tells exact numbers to this session alone."""
-        page = self.ready()
+        """Check the records, which shows exact numbers to this session only."""
+        page = self.prepare()
         again = [name for name in page.drawn if "-again_" in name]
         if again:
             page.states[again[0]] = {"bool_value": True}
@@ -123,55 +123,55 @@ class Person:
 
     def send(self) -> None:
         """Send the records as an upload, and leave the page."""
-        self.ready()
+        self.prepare()
         upload(self.server, self.page, self.table)
         self.page.run().go("preview")
 
     def browse(self) -> None:
-        """Look at the answers."""
-        page = self.ready()
+        """View the answers."""
+        page = self.prepare()
         if any("release_result_view" in name for name in page.drawn):
             page.set("release_result_view", string_value="Download").set("release_result_view", string_value="Answers")
 
     def rehearse(self) -> None:
         """Rehearse on simulated records."""
-        self.ready().set("step", string_value="1. Rehearse").press("rehearse").until("REHEARSAL on")
+        self.prepare().set("step", string_value="1. Rehearse").press("rehearse").until("REHEARSAL on")
 
     def wander(self) -> None:
-        """Look at the other pages."""
+        """Visit the other pages."""
         for page in ("coarse", "preview", "release"):
             self.page.go(page)
 
     def reload(self) -> None:
         """Load the page again."""
-        self.listen()
+        self.collect()
         query = self.page.query
         self.page.close()
         self.page = self.opened(self.name, self.server, query)
 
     def follow(self, other: Person) -> None:
-        """Open an address of the other one."""
+        """Open the current address of the other person."""
         page = self.opened(self.name, self.server, other.page.query)
-        self.heard += page.everything
+        self.received += page.everything
         page.close()
 
 
-def crossings(
+def find_leaks(
     people: tuple[Person, Person], server: Served, places: list[Path], *, at_end: bool = False
 ) -> Iterator[str]:
-    """What of one person reached the other one or a place for all, since the last time."""
+    """Yield the leaks to the other person or to a shared place since the last call."""
     for person, other in (people, people[::-1]):
-        person.listen()
-        found, person.heard = b"".join(person.heard), []
-        yield from (f"{person.name} received {mark!r}" for mark in other.marks if mark in found)
-        yield from (f"an address of {person.name} has a name" for query in person.addresses if "canary" in query)
+        person.collect()
+        received, person.received = b"".join(person.received), []
+        yield from (f"{person.name} received {mark!r}" for mark in other.marks if mark in received)
+        yield from (f"an address of {person.name} contains a name" for query in person.addresses if "canary" in query)
     lines = "".join(server.lines)
     if "canary" in lines or "Traceback" in lines:
-        yield "the log has a name or a value"
+        yield "the log contains a name, a value or a traceback"
     for process in psutil.Process(server.process.pid).children(recursive=True):
         try:
             if any("canary" in word for word in process.cmdline()):
-                yield "a command line has a name"
+                yield "a command line contains a name"
         except psutil.Error:
             continue
     for place in places:
@@ -179,45 +179,45 @@ def crossings(
 
 
 def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
-    """Files below a place with values of records in them; copies for the work may be there while it goes on."""
+    """Yield files with values of records; private working copies are allowed until the end."""
     for file in place.rglob("*"):
         try:
             private = file.parent.name.startswith("dp-workbench-") and stat.S_IMODE(file.parent.stat().st_mode) == 0o700
             content = file.read_bytes() if file.is_file() else b""
         except OSError:
             continue
-        # the settings of a person name the ledgers that were opened, for this user of the machine alone
-        kept = file.name == "places.json" and b"qvalue" not in content and not file.stat().st_mode & 0o077
-        if b"canary" in content and (at_end or not private) and not kept:
+        # the settings list the opened ledgers, readable only by this user of the machine
+        allowed = file.name == "places.json" and b"qvalue" not in content and not file.stat().st_mode & 0o077
+        if b"canary" in content and (at_end or not private) and not allowed:
             yield f"{file.name} holds values of records"
         if "canary" in file.name:
-            yield f"the name {file.name} tells one"
+            yield f"the file name {file.name} contains a private name"
 
 
 def campaign(server: Served, folder: Path, places: list[Path], *, actions: int, rows: int, seed: int) -> list[str]:
-    """Let two people act in turn, in an order of chance; return every crossing.
+    """Let two people act in turn, with random actions; return all leaks.
 
     Parameters
     ----------
-    folder : where the server was started; tables and ledgers stand there.
+    folder : working directory of the server, which contains tables and ledgers.
     places : caches, settings and temporary files of the server.
     """
-    draw, found = Random(seed), []
+    rng, leaks = Random(seed), []
     people = Person.arrive("a", server, folder, rows), Person.arrive("b", server, folder, rows + 1)
     for number in range(actions):
         person, other = people if number % 2 == 0 else people[::-1]
         acts: list[Callable[[], None]] = [person.release, person.check, person.send, person.browse, person.rehearse]
         acts += [person.wander, person.reload, lambda me=person, them=other: me.follow(them)]
-        acts[draw.randrange(len(acts)) if number > 1 else 0]()
-        found += crossings(people, server, places)
+        acts[rng.randrange(len(acts)) if number > 1 else 0]()
+        leaks += find_leaks(people, server, places)
     for person in people:
-        person.listen()
+        person.collect()
         person.page.close()
-    return sorted(set(found))
+    return sorted(set(leaks))
 
 
 def environment(folder: Path) -> tuple[dict[str, str], list[Path]]:
-    """Variables that keep caches, settings and temporary files of a server below a folder, and these places."""
+    """Environment variables that put caches, settings and temporary files below a folder, and their paths."""
     names = {"TMPDIR": "temporary", "DP_WORKBENCH_CACHE": "cache", "DP_WORKBENCH_SETTINGS": "settings"}
     places = [folder / name for name in names.values()]
     for place in places:

@@ -1,4 +1,4 @@
-"""The server of these tests."""
+"""Server fixture."""
 
 from tests.server.conftest import server
 

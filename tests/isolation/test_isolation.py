@@ -1,4 +1,4 @@
-"""A short run of the campaign finds nothing, and everything that is planted."""
+"""A short campaign reports no leak, and every planted one."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ def places(served: Served) -> list[Path]:
 
 
 def folder(served: Served, name: str) -> Path:
-    made = served.sink.parent / name
-    made.mkdir()
-    return made
+    path = served.sink.parent / name
+    path.mkdir()
+    return path
 
 
-def test_nothing_crosses(server: Served) -> None:
-    assert campaign(server, folder(server, "apart"), places(server), actions=7, rows=400, seed=92) == []
+def test_campaign_with_separate_browsers_reports_no_leak(server: Served) -> None:
+    assert campaign(server, folder(server, "separate"), places(server), actions=7, rows=400, seed=92) == []
 
 
-def test_what_crosses_is_noticed(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = f"{server.cookie}; workbench-browser=shared"  # and so the ledgers that were opened before
+def test_campaign_with_shared_browser_reports_leak(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    # one browser for both, so that each session lists the ledgers of the other
+    shared = f"{server.cookie}; workbench-browser=shared"
     monkeypatch.setattr(
-        Person, "opened", staticmethod(lambda _, served, asked: opened(served, "release", asked, shared))
+        Person, "opened", staticmethod(lambda _, served, query: opened(served, "release", query, shared))
     )
     assert "b received b'canaryaq'" in campaign(
         server, folder(server, "shared"), places(server), actions=2, rows=400, seed=1
     )
 
 
-def test_values_that_are_left_in_a_file_are_noticed(tmp_path: Path) -> None:
+def test_left_behind_reports_files_with_private_values(tmp_path: Path) -> None:
     (tmp_path / "places.json").write_text("canaryaq.ledger")
     (tmp_path / "places.json").chmod(0o600)
     private = tmp_path / "dp-workbench-x"

@@ -601,21 +601,21 @@ BUGS = (
         file="engine/ledger/noise_journal.py",
         old="self.place.name, self.digest, row_hash])",
         new="self.place.name, self.digest])",
-        tests=("tests/crashes/test_journal.py::test_no_two_spends_share_their_bits",),
+        tests=("tests/crashes/test_journal.py::test_noise_bits_of_different_spends_differ",),
     ),
     Bug(
         name="lost journal key replaced",
         file="engine/ledger/noise_journal.py",
         old="        if spent():\n",
         new="        if file is not None and spent():\n",
-        tests=("tests/crashes/test_journal.py::test_a_spend_without_a_journal_gets_no_new_one",),
+        tests=("tests/crashes/test_journal.py::test_journal_after_spend_is_not_created",),
     ),
     Bug(
         name="live release treated as crashed",
         file="engine/ledger/noise_journal.py",
         old="        if not locked(file):\n            raise _busy(place)\n",
         new="",
-        tests=("tests/crashes/test_journal.py::test_a_run_at_work_is_left_alone_and_the_dead_one_is_not",),
+        tests=("tests/crashes/test_journal.py::test_journal_of_running_release_blocks_second_run",),
     ),
     # Two-stage releases
     Bug(
