@@ -191,7 +191,7 @@ class CommonPlan:
     look : plan of the common part; its workload has the groups of the options that it answers in
         full.
     residuals : the residual of each plan.
-    found : residual space -> method that computed its common part, as text.
+    matches : residual space -> method that computed its common part, as text.
     stretch : factor of all noise against the plans alone; above 1 only if rounding would exceed the
         budget.
     following : the next choice of a chain; its look is the last option here; see `nested_choices`.

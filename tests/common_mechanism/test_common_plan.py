@@ -100,7 +100,7 @@ def test_the_look_is_below_every_plan_and_equal_to_the_dense_common_mechanism(sp
     close(
         look,
         cost_of_dense(dense),
-        share=1e-8 if len(split.options) == 2 or set(split.found.values()) == {"closed form"} else 0.2,
+        share=1e-8 if len(split.options) == 2 or set(split.matches.values()) == {"closed form"} else 0.2,
     )
 
 

@@ -113,7 +113,7 @@ def test_a_lost_last_step_is_repeated_at_its_full_cost(ledger, monkeypatch):
 
 
 def test_a_look_without_a_digest_is_finished_at_the_cost_of_both(ledger, monkeypatch):
-    monkeypatch.setattr("engine.common_mechanism.stepwise.recognised", lambda *_: None)
+    monkeypatch.setattr("engine.common_mechanism.stepwise.fingerprint_of", lambda *_: None)
     key = looked(ledger)
     monkeypatch.undo()
     with pytest.raises(DataError, match="not the records"):

@@ -133,12 +133,12 @@ def test_repeat_refuses_other_records_of_a_simultaneous_run(
     small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second run counts its records before the first has spent, and finds the key spent afterwards."""
-    recognised = measuring.recognised
+    honest = measuring.fingerprint_of
 
     def overtaken(*arguments: Any) -> Any:
-        monkeypatch.setattr(measuring, "fingerprint_of", recognised)
+        monkeypatch.setattr(measuring, "fingerprint_of", honest)
         release(small, ledger, RECORDS)
-        return recognised(*arguments)
+        return honest(*arguments)
 
     monkeypatch.setattr(measuring, "fingerprint_of", overtaken)
     with pytest.raises(OtherRecords):
