@@ -57,7 +57,7 @@ def in_process_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine.records import subprocess_readers
     from tests.in_process_readers import messages
 
-    monkeypatch.setattr(subprocess_readers, "heard", messages)
+    monkeypatch.setattr(subprocess_readers, "worker_messages", messages)
 
 
 def plant(place: str) -> None:
