@@ -1,4 +1,4 @@
-"""A new ledger with one dataset."""
+"""Ledger fixture."""
 
 import pytest
 
@@ -8,6 +8,6 @@ from engine.privacy import Budget
 
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
-    made = Ledger.create(tmp_path / "budget.ledger", wait=5.0)
-    made.add_dataset("adult", total=Budget(pcost=1.0), note="a first test")
-    return made
+    new_ledger = Ledger.create(tmp_path / "budget.ledger", wait=5.0)
+    new_ledger.add_dataset("adult", total=Budget(pcost=1.0), note="a first test")
+    return new_ledger

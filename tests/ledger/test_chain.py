@@ -1,4 +1,4 @@
-"""The chain shows every edit, lost row and older copy, on opening and in use."""
+"""The hash chain detects edits, lost rows and older copies, on opening and in use."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ from engine.ledger import Ledger, verify_ledger
 from engine.ledger.balance import balance
 from engine.ledger.hash_chain import Row
 from engine.privacy import Budget
-from tests.ledger.given import fill, in_child, spend
+from tests.ledger.helpers import fill, in_child, spend
 from tests.release.ledger_worker import edits, tamper
 
 
@@ -64,7 +64,7 @@ EDITS = [f"UPDATE rows SET {name} = {name} || '0' WHERE seq = {seq}" for name in
         "WHERE seq = 9",
     ],
 )
-def test_every_edit_is_found_on_opening_and_in_use(ledger, edit):
+def test_ledger_edit_is_detected_on_open_and_use(ledger, edit):
     fill(ledger)
     assert len(ledger.rows()) == 9
     tamper(ledger.path, edit)
@@ -77,17 +77,17 @@ def test_every_edit_is_found_on_opening_and_in_use(ledger, edit):
     assert ledger.path.read_bytes() == before
 
 
-def test_an_edited_byte_is_found_in_use_though_the_file_says_that_it_was_never_written(ledger):
+def test_edited_byte_with_restored_mtime_is_detected(ledger):
     fill(ledger)
     before, content = os.stat(ledger.path), ledger.path.read_bytes()
-    time.sleep(0.02)  # the clock of a file system may tick as slowly as that
+    time.sleep(0.02)  # longer than the resolution of file system timestamps
     ledger.path.write_bytes(content.replace(b"0.25", b"0.01"))
     os.utime(ledger.path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(LedgerError, match="edited while it was in use"):
         spend(ledger, attempt=4)
 
 
-def test_no_decision_rests_on_an_edited_row_even_where_the_edit_is_not_seen(ledger, monkeypatch):
+def test_spend_after_undetected_edit_uses_verified_rows(ledger, monkeypatch):
     monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
     monkeypatch.setattr(engine.ledger.ledger, "_EDITED", "")
     fill(ledger)
@@ -100,7 +100,7 @@ def test_no_decision_rests_on_an_edited_row_even_where_the_edit_is_not_seen(ledg
         Ledger(path)
 
 
-def test_a_spend_checks_what_is_new_and_opening_checks_all(ledger, monkeypatch):
+def test_spend_verifies_new_rows_and_open_all_rows(ledger, monkeypatch):
     other, real, sealed = Ledger(ledger.path), Row.sealed, []
     fill(ledger)
     ledger.status("adult")
@@ -118,18 +118,18 @@ def test_a_spend_checks_what_is_new_and_opening_checks_all(ledger, monkeypatch):
         sealed.clear()
         use()
         hashed[name] = list(sealed)
-    everything = list(range(1, 12))
+    all_rows = list(range(1, 12))
     assert hashed == {
         "nothing new": [],
         "a spend": [10],
         "the next": [10, 11],
-        "of another": everything[2:],
-        "opening": everything,
-        "verify": everything,
+        "of another": all_rows[2:],
+        "opening": all_rows,
+        "verify": all_rows,
     }
 
 
-def test_new_rows_are_checked_in_use(ledger):
+def test_new_rows_are_verified_in_use(ledger):
     spend(ledger)
     with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
         head = engine.ledger.hash_chain.read_rows(connection)[-1]
@@ -138,7 +138,7 @@ def test_new_rows_are_checked_in_use(ledger):
         ledger.status("adult")
 
 
-def test_new_rows_without_their_hash_are_found_in_use(ledger):
+def test_new_row_with_wrong_hash_is_detected(ledger):
     spend(ledger)
     columns = "utc, 'note:x', dataset, key, pcost, plan_hash, sha256, size, note, hash"
     tamper(ledger.path, f"INSERT INTO rows SELECT 4, {columns} FROM rows WHERE seq = 3")
@@ -146,7 +146,7 @@ def test_new_rows_without_their_hash_are_found_in_use(ledger):
         ledger.status("adult")
 
 
-def test_rows_added_between_a_commit_and_a_look_at_the_times_are_read(ledger, monkeypatch):
+def test_rows_added_before_timestamp_check_are_read(ledger, monkeypatch):
     monkeypatch.setattr(engine.ledger.ledger, "_times", lambda path: (1,))
     spend(ledger)
     spend(Ledger(ledger.path), attempt=2, pcost=0.7)
@@ -155,7 +155,7 @@ def test_rows_added_between_a_commit_and_a_look_at_the_times_are_read(ledger, mo
     assert ledger.status("adult").left == 0.05
 
 
-def test_what_was_checked_before_stays_as_it_was_when_rows_are_added(ledger):
+def test_balance_of_more_rows_does_not_change_input(ledger):
     first = balance(fill(ledger).rows()[:4])[0]
     before = first.copied()
     later, problems = balance(ledger.rows()[4:], first)
@@ -163,7 +163,7 @@ def test_what_was_checked_before_stays_as_it_was_when_rows_are_added(ledger):
     assert later == balance(ledger.rows())[0] != before
 
 
-def test_reordered_rows_are_found(ledger):
+def test_reordered_rows_are_detected(ledger):
     fill(ledger)
     tamper(
         ledger.path,
@@ -174,7 +174,7 @@ def test_reordered_rows_are_found(ledger):
     assert len(verify_ledger(ledger.path)) >= 2
 
 
-def test_an_edit_with_its_own_hash_made_anew_is_found_at_the_next_row(ledger):
+def test_edited_row_with_recomputed_hash_is_detected(ledger):
     fill(ledger)
     rows = ledger.rows()
     forged = Row(**{**vars(rows[2]), "pcost": "0.01"})
@@ -183,7 +183,7 @@ def test_an_edit_with_its_own_hash_made_anew_is_found_at_the_next_row(ledger):
 
 
 @pytest.mark.parametrize("rule", ["never_update", "never_delete", "never_replace"])
-def test_a_removed_rule_is_found(ledger, rule):
+def test_removed_trigger_is_detected(ledger, rule):
     with closing(sqlite3.connect(ledger.path)) as connection:
         connection.execute(f"DROP TRIGGER {rule}")
     with pytest.raises(LedgerError, match="append-only rules were altered"):
@@ -210,15 +210,15 @@ def test_a_removed_rule_is_found(ledger, rule):
         ({"kind": "dataset", "dataset": "b", "key": "b", "pcost": "0"}, "no positive budget"),
     ],
 )
-def test_well_chained_rows_must_keep_the_rules_of_the_budget(ledger, content, problem):
+def test_chained_row_that_violates_budget_is_refused(ledger, content, problem):
     with engine.ledger.hash_chain.transaction(ledger.path, write=True, wait=1.0) as connection:
         engine.ledger.hash_chain.append(connection, engine.ledger.hash_chain.read_rows(connection)[-1], **content)
-    assert any(problem in found for found in verify_ledger(ledger.path))
+    assert any(problem in text for text in verify_ledger(ledger.path))
     with pytest.raises(LedgerError, match=problem):
         Ledger(ledger.path)
 
 
-def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledger, tmp_path):
+def test_ledger_set_back_is_detected(ledger, tmp_path):
     old = tmp_path / "old"
     shutil.copy(ledger.path, old)
     receipt = spend(ledger)
@@ -226,7 +226,7 @@ def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledg
     shutil.copy(old, ledger.path)
     with pytest.raises(LedgerError, match="older copy while it was in use"):
         spend(in_use)
-    # a program started afterwards can know it only from a receipt, or from a saved result
+    # a program started later detects it only by a receipt or a saved result
     assert Ledger(ledger.path).verify() == ()
     assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
     again = Ledger(ledger.path)
@@ -237,7 +237,7 @@ def test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts(ledg
 
 
 @pytest.mark.parametrize("write", ["spend", "total", "saved", "note", "declare"])
-def test_ledger_set_back_after_own_write_is_refused(ledger, tmp_path, write):
+def test_ledger_set_back_after_write_is_refused(ledger, tmp_path, write):
     receipt = spend(ledger)
     writes = {
         "spend": lambda: spend(ledger, attempt=2),
@@ -279,7 +279,7 @@ def test_ledger_set_back_after_clock_row_is_refused(ledger, tmp_path, monkeypatc
         spend(ledger, attempt=4)
 
 
-def test_writes_of_another_process_in_between_are_allowed(ledger):
+def test_interleaved_writes_of_another_process_are_allowed(ledger):
     spend(ledger, pcost=0.1)
     assert in_child(lambda: spend(Ledger(ledger.path), attempt=2, pcost=0.2).fresh) == "True"
     assert spend(ledger, attempt=3, pcost=0.3).fresh
@@ -287,7 +287,7 @@ def test_writes_of_another_process_in_between_are_allowed(ledger):
     assert (ledger.status("adult").left, ledger.verify()) == (0.3, ())
 
 
-def test_older_transaction_of_a_thread_forgets_no_row(ledger):
+def test_older_thread_transaction_keeps_newer_rows(ledger):
     spend(ledger)
     earlier = ledger._checked
     spend(ledger, attempt=2)
@@ -295,7 +295,7 @@ def test_older_transaction_of_a_thread_forgets_no_row(ledger):
     assert ledger._checked.length == 4
 
 
-def test_a_receipt_of_another_history_is_not_in_the_ledger(ledger, tmp_path):
+def test_verify_receipt_of_replaced_history_reports_problem(ledger, tmp_path):
     shutil.copy(ledger.path, tmp_path / "old")
     receipt = spend(ledger)
     shutil.copy(tmp_path / "old", ledger.path)
@@ -305,7 +305,7 @@ def test_a_receipt_of_another_history_is_not_in_the_ledger(ledger, tmp_path):
     assert any("set back" in problem for problem in verify_ledger(ledger.path, receipts=[receipt]))
 
 
-def test_a_clock_that_goes_back_is_noted_and_changes_nothing_else(ledger, monkeypatch):
+def test_clock_set_back_adds_clock_row_only(ledger, monkeypatch):
     spend(ledger)
     monkeypatch.setattr(engine.ledger.hash_chain, "utc_now", lambda: "1999-12-31T23:59:59.000000Z")
     assert spend(ledger, attempt=2).fresh
@@ -318,7 +318,7 @@ def test_a_clock_that_goes_back_is_noted_and_changes_nothing_else(ledger, monkey
     assert ledger.status("adult").left == 0.25
 
 
-def test_random_edits_are_noticed_or_change_nothing(tmp_path):
+def test_random_edits_are_detected_or_harmless(tmp_path):
     counts = edits(tmp_path, count=12, seed=1)
     assert counts["edits"] == 12
     assert counts["noticed"] > 6

@@ -1,4 +1,4 @@
-"""Lost, foreign and damaged files, full disks and missing rights: a plain message each, and none is a fresh budget."""
+"""Missing, foreign and damaged files, full disks and missing permissions: an error, and no fresh budget."""
 
 import os
 import resource
@@ -13,10 +13,10 @@ import engine.ledger.ledger
 from engine.errors import LedgerError
 from engine.ledger import Ledger, verify_ledger
 from engine.privacy import Budget
-from tests.ledger.given import fill, in_child, spend
+from tests.ledger.helpers import fill, in_child, spend
 
 
-def refused(path, words):
+def assert_refused(path, words):
     size = os.path.getsize(path) if os.path.isfile(path) else None
     with pytest.raises(LedgerError, match=words):
         Ledger(path, wait=0.2)
@@ -24,59 +24,59 @@ def refused(path, words):
     assert (os.path.getsize(path) if os.path.isfile(path) else None) == size
 
 
-def test_a_missing_ledger_is_never_a_fresh_budget(tmp_path):
-    refused(tmp_path / "none", "no ledger at .* never means a fresh budget")
-    refused(tmp_path / "no" / "folder", "no ledger at")
-    refused(tmp_path, "not a file")
+def test_open_missing_ledger_is_refused(tmp_path):
+    assert_refused(tmp_path / "none", "no ledger at .* never means a fresh budget")
+    assert_refused(tmp_path / "no" / "folder", "no ledger at")
+    assert_refused(tmp_path, "not a file")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_no_ledger_is_refused_and_left_alone(tmp_path):
+def test_open_other_file_is_refused_and_unchanged(tmp_path):
     path = tmp_path / "x"
     for content in (b"", b"hello\n" * 1000, b"SQLite format 3\0" + b"\xff" * 5000):
         path.write_bytes(content)
-        refused(path, "not a ledger|damaged")
+        assert_refused(path, "not a ledger|damaged")
         assert path.read_bytes() == content
     path.unlink()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE rows(seq)")
-    refused(path, "not a ledger")
+    assert_refused(path, "not a ledger")
 
 
-def test_a_later_format_is_refused(ledger):
+def test_open_later_format_is_refused(ledger):
     with closing(sqlite3.connect(ledger.path)) as connection:
         connection.execute("PRAGMA user_version=2")
-    refused(ledger.path, "format 2, this program knows 1; update")
+    assert_refused(ledger.path, "format 2, this program knows 1; update")
 
 
 def test_damaged_files_are_refused(ledger):
     fill(ledger)
-    whole = ledger.path.read_bytes()
-    for at in range(0, len(whole), 1500):
-        ledger.path.write_bytes(whole[:at])
-        refused(ledger.path, "not a ledger|damaged|cannot be trusted|could not be read")
-    for page in range(len(whole) // 4096):
-        ledger.path.write_bytes(whole[: page * 4096] + bytes(4096) + whole[(page + 1) * 4096 :])
+    content = ledger.path.read_bytes()
+    for at in range(0, len(content), 1500):
+        ledger.path.write_bytes(content[:at])
+        assert_refused(ledger.path, "not a ledger|damaged|cannot be trusted|could not be read")
+    for page in range(len(content) // 4096):
+        ledger.path.write_bytes(content[: page * 4096] + bytes(4096) + content[(page + 1) * 4096 :])
         assert verify_ledger(ledger.path) != (), f"page {page} of zeros"
-    ledger.path.write_bytes(whole)
+    ledger.path.write_bytes(content)
     assert Ledger(ledger.path).verify() == ()
 
 
 def test_flipped_bytes_are_refused_or_harmless(ledger):
-    """A flipped byte in unused space changes nothing; any other is noticed before a spend."""
+    """A flipped byte in unused space changes nothing; any other is detected before a spend."""
     fill(ledger)
-    whole, rows = ledger.path.read_bytes(), ledger.rows()
-    noticed = 0
-    for at in range(0, len(whole), 61):
-        ledger.path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
+    content, rows = ledger.path.read_bytes(), ledger.rows()
+    detected = 0
+    for at in range(0, len(content), 61):
+        ledger.path.write_bytes(content[:at] + bytes([content[at] ^ 0x41]) + content[at + 1 :])
         try:
             assert Ledger(ledger.path, wait=0.1).rows() == rows
         except LedgerError:
-            noticed += 1
-    assert noticed > 20
+            detected += 1
+    assert detected > 20
 
 
-def test_create_never_replaces_anything(ledger, tmp_path):
+def test_create_over_existing_ledger_is_refused(ledger, tmp_path):
     before = ledger.path.read_bytes()
     with pytest.raises(LedgerError, match="there already"):
         Ledger.create(ledger.path)
@@ -90,13 +90,13 @@ def test_create_never_replaces_anything(ledger, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a b", "a?mode=ro", "a#b", "50%25", "été", "a&b=c", ":memory:", "file:x"])
-def test_any_file_name_means_that_file(tmp_path, name):
+def test_create_with_unusual_file_name_uses_that_file(tmp_path, name):
     Ledger.create(tmp_path / name).add_dataset("adult", total=Budget(pcost=1.0))
     assert [file.name for file in tmp_path.iterdir()] == [name]
     assert Ledger(tmp_path / name).verify() == ()
 
 
-def test_a_ledger_deleted_or_moved_while_open_grants_nothing(ledger, tmp_path):
+def test_spend_on_moved_ledger_is_refused(ledger, tmp_path):
     ledger.path.rename(tmp_path / "moved")
     with pytest.raises(LedgerError, match="no ledger at"):
         spend(ledger)
@@ -105,11 +105,11 @@ def test_a_ledger_deleted_or_moved_while_open_grants_nothing(ledger, tmp_path):
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("moment", ["connect", "check", "append"])
-def test_a_ledger_deleted_during_a_spend_grants_nothing(ledger, monkeypatch, moment, before):
+def test_ledger_deleted_during_spend_grants_nothing(ledger, monkeypatch, moment, before):
     owner = sqlite3 if moment == "connect" else engine.ledger.ledger
     real = getattr(owner, moment)
 
-    def deleting(*args, **fields):
+    def delete_ledger(*args, **fields):
         if before:
             ledger.path.unlink()
         result = real(*args, **fields)
@@ -117,18 +117,18 @@ def test_a_ledger_deleted_during_a_spend_grants_nothing(ledger, monkeypatch, mom
             ledger.path.unlink()
         return result
 
-    monkeypatch.setattr(owner, moment, deleting)
+    monkeypatch.setattr(owner, moment, delete_ledger)
     with pytest.raises(LedgerError, match=r"deleted or (moved|replaced)"):
         spend(ledger)
     assert not ledger.path.exists()
 
 
-def test_a_full_disk_says_so_and_spends_nothing(ledger, monkeypatch):
+def test_spend_on_full_disk_grants_nothing(ledger, monkeypatch):
     real = sqlite3.connect
 
     def small_disk(*args, **options):
         connection = real(*args, **options)
-        connection.execute("PRAGMA max_page_count=1")  # SQLite reports what it reports for a full disk
+        connection.execute("PRAGMA max_page_count=1")  # same SQLite error as a full disk
         return connection
 
     monkeypatch.setattr(sqlite3, "connect", small_disk)
@@ -145,7 +145,7 @@ def test_a_full_disk_says_so_and_spends_nothing(ledger, monkeypatch):
     assert [row.hash for row in rows] == [receipt.hash for receipt in receipts] != []
 
 
-def test_a_write_the_system_refuses_spends_nothing(ledger):
+def test_spend_with_refused_write_grants_nothing(ledger):
     size = ledger.path.stat().st_size
 
     def work():
@@ -165,14 +165,14 @@ def test_a_write_the_system_refuses_spends_nothing(ledger):
     assert ledger.verify() == ()
 
 
-def test_a_read_only_ledger_or_folder_can_be_read_and_says_why_it_cannot_spend():
+def test_read_only_ledger_is_readable_but_cannot_spend():
     with tempfile.TemporaryDirectory() as folder:
         ledger = Ledger.create(Path(folder) / "budget.ledger")
         ledger.add_dataset("adult", total=Budget(pcost=1.0))
 
-        def as_nobody(work):
+        def without_privileges(work):
             def run():
-                if os.geteuid() == 0:  # the administrator may write everywhere
+                if os.geteuid() == 0:  # root may write everywhere
                     os.setegid(65534)
                     os.seteuid(65534)
                 return work()
@@ -182,9 +182,11 @@ def test_a_read_only_ledger_or_folder_can_be_read_and_says_why_it_cannot_spend()
         os.chmod(folder, 0o555)
         for mode in (0o444, 0o666):
             os.chmod(ledger.path, mode)
-            assert as_nobody(lambda: Ledger(ledger.path).status("adult").left) == "1.0"
-            assert "read-only; make both writable" in as_nobody(lambda: spend(ledger))
-        assert "could not be created: Permission denied" in as_nobody(lambda: Ledger.create(Path(folder) / "new"))
+            assert without_privileges(lambda: Ledger(ledger.path).status("adult").left) == "1.0"
+            assert "read-only; make both writable" in without_privileges(lambda: spend(ledger))
+        assert "could not be created: Permission denied" in without_privileges(
+            lambda: Ledger.create(Path(folder) / "new")
+        )
         os.chmod(folder, 0o777)
-        assert as_nobody(lambda: spend(ledger).fresh) == "True"
+        assert without_privileges(lambda: spend(ledger).fresh) == "True"
         os.chmod(folder, 0o755)

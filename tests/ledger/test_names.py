@@ -1,4 +1,4 @@
-"""Dataset names: invisible characters are refused, confusable letters are warned of."""
+"""Dataset names: invisible characters are refused, confusable letters give a warning."""
 
 import warnings
 
@@ -9,7 +9,7 @@ from engine.ledger import Ledger
 from engine.ledger.confusable import INVISIBLE, looks_like
 from engine.ledger.ledger import ConfusableName
 from engine.privacy import Budget
-from tests.ledger.given import spend
+from tests.ledger.helpers import spend
 
 HIDDEN = {
     "soft hyphen": "\u00ad",
@@ -55,7 +55,7 @@ def test_add_dataset_invisible_character_is_refused(ledger, char):
 
 def test_invisible_covers_default_ignorable_code_points():
     covered = sum(1 for code in range(0x110000) if INVISIBLE.match(chr(code)))
-    assert covered == 4174 + 5  # Unicode 16.0, and those without a glyph
+    assert covered == 4174 + 5  # Unicode 16.0, and five characters without a glyph
 
 
 def test_name_declared_by_earlier_version_stays_usable(ledger, monkeypatch):

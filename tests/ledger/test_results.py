@@ -1,4 +1,4 @@
-"""A result is saved once, by the call that spent, for its owner alone; what became of it is found."""
+"""Stored results: written once, by the call that spent, readable only by their owner."""
 
 import errno
 import os
@@ -10,22 +10,22 @@ import pytest
 from engine.errors import LedgerError, ResultLost
 from engine.ledger import Ledger
 from engine.privacy import Budget
-from tests.ledger.given import spend
+from tests.ledger.helpers import spend
 
 
-def test_a_result_is_stored_once_and_read_by_everybody(ledger):
+def test_save_result_is_immutable_and_readable_after_reopen(ledger):
     receipt = spend(ledger)
     path = ledger.save_result(receipt=receipt, content=b"noisy")
     assert Ledger(ledger.path).load_result(receipt.key) == b"noisy"
     assert Ledger(ledger.path).result_path(receipt.key) == path
-    ledger.save_result(receipt=receipt, content=b"noisy")  # tried again after an error: the same content is fine
+    ledger.save_result(receipt=receipt, content=b"noisy")  # a retry with the same content is allowed
     with pytest.raises(LedgerError, match="never change"):
         ledger.save_result(receipt=receipt, content=b"other")
     assert ledger.load_result(receipt.key) == b"noisy"
     assert [row.kind for row in ledger.rows()].count("saved") == 1
 
 
-def test_a_large_result_is_written_in_pieces(ledger):
+def test_save_result_accepts_writer_function(ledger):
     receipt = spend(ledger)
 
     def write(file):
@@ -40,13 +40,13 @@ def test_a_large_result_is_written_in_pieces(ledger):
     assert ledger.rows()[-1].size == 10_000_000
 
 
-def test_only_the_fresh_receipt_may_save(ledger):
+def test_save_result_with_repeated_receipt_is_refused(ledger):
     spend(ledger)
     with pytest.raises(LedgerError, match="Only the call that spent"):
         ledger.save_result(receipt=spend(ledger), content=b"second draw")
 
 
-def test_a_receipt_of_another_ledger_is_refused(ledger, tmp_path):
+def test_save_result_with_foreign_receipt_is_refused(ledger, tmp_path):
     other = Ledger.create(tmp_path / "other.ledger")
     other.add_dataset("adult", total=Budget(pcost=1.0), note="a first test")
     foreign = spend(other)
@@ -56,7 +56,7 @@ def test_a_receipt_of_another_ledger_is_refused(ledger, tmp_path):
     assert ledger.verify() == ()
 
 
-def test_spent_but_never_saved_is_lost(ledger):
+def test_load_result_never_saved_raises_result_lost(ledger):
     key = spend(ledger).key
     with pytest.raises(ResultLost, match=r"no result was saved.*new attempt, which spends again"):
         ledger.load_result(key)
@@ -65,7 +65,7 @@ def test_spent_but_never_saved_is_lost(ledger):
 
 
 @pytest.mark.parametrize("damage", [lambda p: p.write_bytes(b"nois2"), lambda p: p.write_bytes(b"n"), os.unlink])
-def test_a_changed_or_missing_result_is_noticed(ledger, damage):
+def test_damaged_or_missing_result_is_detected(ledger, damage):
     receipt = spend(ledger)
     damage(ledger.save_result(receipt=receipt, content=b"noisy"))
     with pytest.raises(ResultLost, match="Budget was spent, but the saved result"):
@@ -75,14 +75,14 @@ def test_a_changed_or_missing_result_is_noticed(ledger, damage):
 
 
 @pytest.mark.parametrize("key", ["../../escape", "/etc/passwd", "a/b", "..", "C:\\x", "con", "x" * 500])
-def test_no_key_leaves_the_results_folder(ledger, tmp_path, key):
+def test_result_path_of_hostile_key_stays_in_folder(ledger, tmp_path, key):
     receipt = ledger.spend(dataset="adult", key=key, pcost=0.1, plan_hash="1f3a")
     path = ledger.save_result(receipt=receipt, content=b"x")
     assert path.parent == tmp_path / "budget.ledger.results"
     assert {p.name for p in tmp_path.iterdir()} == {"budget.ledger", "budget.ledger.results"}
 
 
-def test_a_failing_writer_leaves_nothing_and_may_try_again(ledger):
+def test_failed_result_writer_can_be_retried(ledger):
     receipt = spend(ledger)
 
     def full(file):
@@ -98,14 +98,14 @@ def test_a_failing_writer_leaves_nothing_and_may_try_again(ledger):
     assert ledger.load_result(receipt.key) == b"noisy"
 
 
-def test_results_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_result_files_have_owner_only_permissions(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
-        for made_before in (False, True):
-            ledger = Ledger.create(tmp_path / f"{made_before}.ledger")
+        for has_folder in (False, True):
+            ledger = Ledger.create(tmp_path / f"{has_folder}.ledger")
             ledger.add_dataset("a", total=Budget(pcost=1.0))
-            folder = tmp_path / f"{made_before}.ledger.results"
-            if made_before:
+            folder = tmp_path / f"{has_folder}.ledger.results"
+            if has_folder:
                 folder.mkdir(mode=0o755)
             receipt = ledger.spend(dataset="a", key="k", pcost=0.5, plan_hash="1f")
             ledger.save_result(receipt=receipt, content=b"noisy")

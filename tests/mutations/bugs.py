@@ -505,8 +505,8 @@ BUGS = (
         old="    if exact(cost) > book.left(status.dataset):\n",
         new="    if float(exact(cost)) > float(book.left(status.dataset)):\n",
         tests=(
-            "tests/ledger/test_budget.py::test_ten_tenths_are_one_and_not_a_bit_more",
-            "tests/ledger/test_budget.py::test_a_cost_too_large_by_less_than_a_float_tells_is_refused",
+            "tests/ledger/test_budget.py::test_ten_spends_of_one_tenth_exhaust_unit_total",
+            "tests/ledger/test_budget.py::test_overspend_below_float_resolution_is_refused",
         ),
     ),
     Bug(
@@ -514,14 +514,14 @@ BUGS = (
         file="engine/ledger/ledger.py",
         old="    if exact(cost) > book.left(status.dataset):\n",
         new="    if False:\n",
-        tests=("tests/ledger/test_budget.py::test_overspending_is_refused_and_writes_nothing",),
+        tests=("tests/ledger/test_budget.py::test_overspend_is_refused_and_writes_nothing",),
     ),
     Bug(
         name="release key granted twice",
         file="engine/ledger/ledger.py",
         old="                return Receipt.of(known, fresh=False)\n            _enough",
         new="                return Receipt.of(known, fresh=True)\n            _enough",
-        tests=("tests/ledger/test_budget.py::test_the_same_key_is_fresh_once_and_costs_once",),
+        tests=("tests/ledger/test_budget.py::test_spend_with_repeated_key_is_charged_once",),
     ),
     Bug(
         name="release key without the dataset",
@@ -535,14 +535,14 @@ BUGS = (
         file="engine/ledger/ledger.py",
         old="            if trace.exists() and not place.exists():\n",
         new="            if False:\n",
-        tests=("tests/ledger/test_faults.py::test_create_never_replaces_anything",),
+        tests=("tests/ledger/test_faults.py::test_create_over_existing_ledger_is_refused",),
     ),
     Bug(
         name="look-alike dataset name has its own budget",
         file="engine/ledger/ledger.py",
         old='return " ".join(visible_text(name).casefold().split())',
         new="return name",
-        tests=("tests/ledger/test_budget.py::test_a_name_that_only_looks_different_gets_no_second_budget",),
+        tests=("tests/ledger/test_budget.py::test_add_dataset_equivalent_name_is_refused",),
     ),
     Bug(
         name="invisible characters in dataset names accepted",
@@ -556,14 +556,14 @@ BUGS = (
         file="engine/ledger/hash_chain.py",
         old='for name, value in vars(self).items() if name != "hash"}',
         new='for name, value in vars(self).items() if name not in ("hash", "pcost")}',
-        tests=("tests/ledger/test_chain.py::test_every_edit_is_found_on_opening_and_in_use",),
+        tests=("tests/ledger/test_chain.py::test_ledger_edit_is_detected_on_open_and_use",),
     ),
     Bug(
         name="truncated ledger not detected",
         file="engine/ledger/hash_chain.py",
         old="    elif counter != (held := first - 1 + held,):\n",
         new="    elif counter == (held := first - 1 + held, 0):\n",
-        tests=("tests/ledger/test_chain.py::test_every_edit_is_found_on_opening_and_in_use",),
+        tests=("tests/ledger/test_chain.py::test_ledger_edit_is_detected_on_open_and_use",),
     ),
     Bug(
         name="restored older ledger not detected",
@@ -571,8 +571,8 @@ BUGS = (
         old="        if there.get(seq) != found:\n",
         new="        if seq not in there:\n",
         tests=(
-            "tests/ledger/test_chain.py::test_a_receipt_of_another_history_is_not_in_the_ledger",
-            "tests/ledger/test_chain.py::test_a_ledger_set_back_is_noticed_in_use_by_its_results_and_by_receipts",
+            "tests/ledger/test_chain.py::test_verify_receipt_of_replaced_history_reports_problem",
+            "tests/ledger/test_chain.py::test_ledger_set_back_is_detected",
         ),
     ),
     Bug(
@@ -580,7 +580,7 @@ BUGS = (
         file="engine/ledger/ledger.py",
         old="    elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:\n",
         new="    elif False:\n",
-        tests=("tests/ledger/test_chain.py::test_ledger_set_back_after_own_write_is_refused",),
+        tests=("tests/ledger/test_chain.py::test_ledger_set_back_after_write_is_refused",),
     ),
     Bug(
         name="Gaussian noise granted from a pure total",
@@ -594,7 +594,7 @@ BUGS = (
         file="engine/ledger/hash_chain.py",
         old='"synchronous=EXTRA"',
         new='"synchronous=OFF"',
-        tests=("tests/ledger/test_crashes.py::test_a_commit_waits_for_the_disk",),
+        tests=("tests/ledger/test_crash_safety.py::test_transaction_commit_syncs_to_disk",),
     ),
     Bug(
         name="journal key reused for a second spend",

@@ -1,4 +1,4 @@
-"""Spends, rows and forked processes that several files use."""
+"""Helper functions of the ledger tests."""
 
 from engine.ledger import release_key
 from tests.release.ledger_worker import FORK
@@ -11,7 +11,7 @@ def spend(ledger, attempt=1, pcost=0.25, dataset="adult", plan_hash="1f3a"):
 
 
 def in_child(work) -> str:
-    """What `work()` returns, or the error it raises, in a forked process that may lose its rights or die."""
+    """Return the result or error of `work()` in a forked process, or its exit code if it dies."""
     box = FORK.SimpleQueue()
 
     def run():

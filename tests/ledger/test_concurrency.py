@@ -1,4 +1,4 @@
-"""Threads, processes and other programs at one ledger: nobody overspends, and whoever must wait is told."""
+"""Concurrent threads, processes and programs on one ledger: no overspending, and a message to wait."""
 
 import sqlite3
 import threading
@@ -11,12 +11,12 @@ import pytest
 import engine.ledger.ledger
 from engine.errors import LedgerError
 from engine.ledger import Ledger, verify_ledger
-from tests.ledger.given import spend
+from tests.ledger.helpers import spend
 from tests.release.ledger_worker import COSTS, DATASETS, FORK, hammer, make
 from tests.waiting import CEILING
 
 
-def test_a_locked_ledger_says_so_or_waits(ledger):
+def test_locked_ledger_is_reported_or_awaited(ledger):
     patient = Ledger(ledger.path, wait=CEILING)
     with closing(sqlite3.connect(ledger.path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -31,7 +31,7 @@ def test_a_locked_ledger_says_so_or_waits(ledger):
         release.join()
 
 
-def test_a_reader_that_never_ends_stops_the_commit_but_not_the_ledger(ledger):
+def test_long_reader_blocks_commit_but_not_open(ledger):
     ledger.wait = 0.1
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as reader:
         reader.execute("BEGIN")
@@ -42,12 +42,12 @@ def test_a_reader_that_never_ends_stops_the_commit_but_not_the_ledger(ledger):
     assert spend(ledger).fresh
 
 
-def test_four_processes_never_overspend_and_draw_each_key_once(tmp_path):
-    ledger, found = make(tmp_path / "busy.ledger"), FORK.Queue()
-    crew = [FORK.Process(target=hammer, args=(ledger.path, seed, found)) for seed in range(4)]
+def test_four_processes_never_overspend_or_draw_twice(tmp_path):
+    ledger, queue = make(tmp_path / "busy.ledger"), FORK.Queue()
+    crew = [FORK.Process(target=hammer, args=(ledger.path, seed, queue)) for seed in range(4)]
     for process in crew:
         process.start()
-    answers = [found.get(timeout=CEILING) for _ in crew]
+    answers = [queue.get(timeout=CEILING) for _ in crew]
     for process in crew:
         process.join()
     fresh = Counter(key for keys, _ in answers for key in keys)
@@ -61,21 +61,21 @@ def test_four_processes_never_overspend_and_draw_each_key_once(tmp_path):
 
 
 @pytest.mark.parametrize("use", [Ledger, verify_ledger])
-def test_work_going_on_is_no_alarm(ledger, monkeypatch, use):
-    """While a check compares the results with the rows nobody can add either; a later look would see half of both."""
-    other, real, said = Ledger(ledger.path, wait=0.05), engine.ledger.ledger.stray_results, []
+def test_verify_during_save_reports_no_problem(ledger, monkeypatch, use):
+    """The ledger is locked while results are compared with rows, so that no writer changes one of them."""
+    other, real, messages = Ledger(ledger.path, wait=0.05), engine.ledger.ledger.stray_results, []
 
-    def meanwhile(path, keys):
+    def save_meanwhile(path, keys):
         try:
             other.save_result(receipt=spend(other), content=b"noisy")
         except LedgerError as error:
-            said.append(str(error))
+            messages.append(str(error))
         return real(path, keys)
 
-    monkeypatch.setattr(engine.ledger.ledger, "stray_results", meanwhile)
+    monkeypatch.setattr(engine.ledger.ledger, "stray_results", save_meanwhile)
     assert not isinstance(use(ledger.path), tuple) or use(ledger.path) == ()
-    assert all("Another program" in text for text in said)
-    assert said
+    assert all("Another program" in text for text in messages)
+    assert messages
 
 
 def test_eight_threads_share_one_ledger_object(ledger):
