@@ -222,7 +222,7 @@ def test_tables_that_were_measured_on_more_attributes_than_any_group_has_have_er
         made, lambda names: np.full(schema.sizes(names), 1e6 / schema.cells(names)), np.random.default_rng(1)
     )
     published = even.publish("nonnegative")
-    draws = 1_250
+    draws = 500
     found = uncertainty(published, draws=draws)
     for number, group in enumerate(workload.groups):  # nothing is cut off so large counts: what is left is the noise
         exact = published.answers(number)["std"].mean()
