@@ -1,4 +1,4 @@
-"""Mechanisms as dense matrices, their costs, and what makes a common one the largest."""
+"""Mechanisms as dense matrices, their costs, and a test of maximality."""
 
 import itertools
 from fractions import Fraction
@@ -11,10 +11,10 @@ from engine.common_mechanism.common_mechanism import LinearMechanism
 def marginals(sizes, ways):
     """All k-way marginals on a small domain, one row per cell."""
     tables = []
-    for kept in itertools.combinations(range(len(sizes)), ways):
+    for axes in itertools.combinations(range(len(sizes)), ways):
         rows = np.ones((1, 1))
         for i, size in enumerate(sizes):
-            rows = np.kron(rows, np.eye(size) if i in kept else np.ones((1, size)))
+            rows = np.kron(rows, np.eye(size) if i in axes else np.ones((1, size)))
         tables.append(rows)
     return np.vstack(tables)
 
@@ -26,7 +26,7 @@ def mechanism(rows, variance=1.0):
 def random_mechanism(rng, cells, *, rank=None):
     """Correlated noise of unequal levels on one row more than the rank, so that the rows are dependent."""
     rank = rank or cells
-    # directions at right angles: of nearly parallel ones, the reference with an inverse would lose all digits
+    # orthogonal directions: with nearly parallel ones the reference by inversion loses all digits
     directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(rng.standard_normal(rank))
     rows = rng.standard_normal((rank + 1, rank)) @ directions.T
     half = rng.standard_normal((rank + 1, rank + 3)) * np.exp(rng.standard_normal((rank + 1, 1)))
@@ -47,15 +47,15 @@ def cost_of(M):
     return M.B.T @ np.linalg.inv(M.Sigma) @ M.B
 
 
-def close(given, expected, *, share=1e-9):
-    np.testing.assert_allclose(given, expected, rtol=0, atol=share * np.abs(expected).max(initial=1e-300))
+def assert_close(actual, expected, *, share=1e-9):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=share * np.abs(expected).max(initial=1e-300))
 
 
 def assert_maximal(B, mechanisms):
-    """No larger mechanism than B x + N(0, I) is common: the null spaces of I - C_i, together, are everything.
+    """Assert that no mechanism above B x + N(0, I) is common: the null spaces of I - C_i span the space.
 
-    The range of a step down from Sigma lies in the range of every slack Sigma - C_i; it is {0} if what is orthogonal to
-    those ranges spans the space.  Computed with pseudo-inverses, apart from the engine.
+    The range of a decrease of Sigma lies in the range of every slack Sigma - C_i; it is {0} if the orthogonal
+    complements of those ranges span the space.  Computed with pseudo-inverses, independently of the engine.
     """
     null = np.zeros((len(B), len(B)))
     for M in mechanisms:

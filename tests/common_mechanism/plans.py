@@ -20,7 +20,7 @@ def ways(sizes, k, family="marginal"):
     return Workload.all_ways(schema(*sizes), ways=k, family=family)
 
 
-def made(workload, pcost=1.0, mechanism="querysmasher", **options):
+def make_plan(workload, pcost=1.0, mechanism="querysmasher", **options):
     return plan(workload, Budget(pcost=pcost), mechanism, max_records=RECORDS, cache=False, **options)
 
 

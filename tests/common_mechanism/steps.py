@@ -1,4 +1,4 @@
-"""Choices between plans of one survey, and what a ledger holds of their steps."""
+"""Choices between plans of one survey, and the spends of their steps."""
 
 from decimal import Decimal
 
@@ -19,21 +19,21 @@ def ways(k, pcost=0.4):
 
 
 COMMON = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
-# side by side, so that both are of the same plans: later ones may start from what was searched in between
+# searched together: a search later in the process may start from another cached solution
 CHAIN = nested_choices(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
 RECORDS = synthetic(SCHEMA, 4000, seed=3)
 FINE = Decision(choice=1, certain=True, shares={"fine, lower": 0.9}, sentence="Fine.")
 
 
-def spent(ledger):
+def ledger_spends(ledger):
     return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
 
 
-def same(one, other):
+def assert_same_measurement(one, other):
     assert one.plan.hash == other.plan.hash
     assert (one.key, one.utc, one.dataset) == (other.key, other.utc, other.dataset)
     for name in ("estimates", "answers_on_grid"):
-        found, expected = getattr(one, name), getattr(other, name)
-        assert found.keys() == expected.keys()
+        actual, expected = getattr(one, name), getattr(other, name)
+        assert actual.keys() == expected.keys()
         for space in expected:
-            np.testing.assert_array_equal(found[space], expected[space])
+            np.testing.assert_array_equal(actual[space], expected[space])

@@ -15,7 +15,7 @@ from tests.common_mechanism.matrices import PAIRS
 
 
 @pytest.mark.parametrize(("name", "best"), list(zip(PAIRS, (0.738417, 0.051920, 0.504367), strict=True)))
-def test_the_cheapest_look_of_equal_variances_costs_less_than_the_common_mechanism(name, best):
+def test_reserved_look_costs_less_than_common_mechanism(name, best):
     both = CommonMechanism(*PAIRS[name])
     queries = both.mechanisms[0].B
     variances = np.diag(both.common.covariance(queries))
@@ -26,7 +26,7 @@ def test_the_cheapest_look_of_equal_variances_costs_less_than_the_common_mechani
     assert (np.diag(look.mechanism.covariance(queries)) <= variances * (1 + 1e-9)).all()
 
 
-def test_separate_counts_have_no_cheaper_look_than_themselves():
+def test_reserved_look_of_disjoint_counts_is_optimal():
     look = reserved_look(np.repeat(np.eye(3), 2, axis=1), [2.0, 4.0, 8.0])
     assert (look.mechanism.pcost, look.bound) == pytest.approx((0.5, 0.5), rel=1e-6)
     for variances in ([1.0, 2.0], [1.0, 0.0, 1.0], [1.0, math.inf, 1.0]):
@@ -34,7 +34,7 @@ def test_separate_counts_have_no_cheaper_look_than_themselves():
             reserved_look(np.eye(3), variances)
 
 
-def test_thresholds_choose_by_the_noisy_total():
+def test_threshold_rule_chooses_by_noisy_total():
     choices = [threshold_rule(total, [50, 200, 1000]).choice for total in (-3.0, 49.9, 50.0, 199.0, 1e9)]
     assert choices == [0, 0, 1, 1, 3]
     with pytest.raises(PlanError, match="must not decrease"):
@@ -43,7 +43,7 @@ def test_thresholds_choose_by_the_noisy_total():
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=5), st.floats(0.01, 2), st.floats(0.5, 3), st.data())
-def test_the_exponential_mechanism_keeps_its_cost(scores, pcost, sensitivity, data):
+def test_exponential_mechanism_renyi_divergence_is_bounded(scores, pcost, sensitivity, data):
     shift = [data.draw(st.floats(-sensitivity, sensitivity)) for _ in scores]
     P = exponential_probabilities(scores, sensitivity=sensitivity, pcost=pcost)
     Q = exponential_probabilities(np.add(scores, shift), sensitivity=sensitivity, pcost=pcost)
@@ -52,7 +52,7 @@ def test_the_exponential_mechanism_keeps_its_cost(scores, pcost, sensitivity, da
         assert divergence <= alpha * pcost / 2 + 1e-9
 
 
-def test_the_exponential_mechanism_uses_its_budget_and_checks_it():
+def test_exponential_mechanism_uses_and_checks_its_budget():
     P, Q = (exponential_probabilities([0, score], sensitivity=1, pcost=1.0) for score in (0.0, 2.0))
     assert math.log(Q[1] / Q[0]) - math.log(P[1] / P[0]) == pytest.approx(2.0)  # epsilon = 2 sqrt(pcost)
     for sensitivity, pcost in ((0.0, 1.0), (1.0, -1.0)):

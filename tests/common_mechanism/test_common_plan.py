@@ -18,18 +18,18 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release.measurement import estimate, strategy_answers
 from engine.workload import Custom, Schema, Workload
-from tests.common_mechanism.matrices import assert_maximal, close
-from tests.common_mechanism.plans import RECORDS, cost_of, made, rows_of, schema, ways
+from tests.common_mechanism.matrices import assert_close, assert_maximal
+from tests.common_mechanism.plans import RECORDS, cost_of, make_plan, rows_of, schema, ways
 from tests.oracles import workload_rows
 from tests.shapes import SHAPES
 
 
-def tuned_apart(workload, **options):
-    """A plan with tuned centers whose spaces are measured one by one, as on larger domains."""
+def plan_without_unions(workload, **options):
+    """Plan with tuned centers and one strategy per residual space, as on larger domains."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.residuals.tuning.unions.WORK", 0)
         patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
-        return made(workload, centers="tuned", **options)
+        return make_plan(workload, centers="tuned", **options)
 
 
 def cuts(*edges):
@@ -43,31 +43,31 @@ def by_sex(*edges):
 
 def cases():
     small = (3, 2, 4)
-    yield "marginals", [made(ways(small, k)) for k in (1, 2)]
-    yield "marginals of three sizes", [made(ways(small, k)) for k in (1, 2, 3)]
-    yield "prefixes", [made(ways(small, k, "prefix")) for k in ((0, 1), (1, 2))]
-    yield "another family", [made(ways(small, 2, "prefix")), made(ways(small, 2, "marginal"))]
-    yield "another mechanism", [made(ways(small, 2, "range")), made(ways(small, 2, "range"), mechanism="wff")]
-    yield "another budget", [made(ways(small, 2)), made(ways(small, 2), pcost=0.25)]
+    yield "marginals", [make_plan(ways(small, k)) for k in (1, 2)]
+    yield "marginals of three sizes", [make_plan(ways(small, k)) for k in (1, 2, 3)]
+    yield "prefixes", [make_plan(ways(small, k, "prefix")) for k in ((0, 1), (1, 2))]
+    yield "another family", [make_plan(ways(small, 2, "prefix")), make_plan(ways(small, 2, "marginal"))]
+    yield "another mechanism", [make_plan(ways(small, 2, "range")), make_plan(ways(small, 2, "range"), mechanism="wff")]
+    yield "another budget", [make_plan(ways(small, 2)), make_plan(ways(small, 2), pcost=0.25)]
     yield (
         "joint queries",
         [
-            made(Workload(schema(4, 3)).add(("a", "b"), "affine")),
-            made(Workload(schema(4, 3)).add(("a", "b"), "prefix").add(("a",), "range")),
+            make_plan(Workload(schema(4, 3)).add(("a", "b"), "affine")),
+            make_plan(Workload(schema(4, 3)).add(("a", "b"), "prefix").add(("a",), "range")),
         ],
     )
-    yield "three families", [made(ways((3, 4), 2, name)) for name in ("prefix", "marginal", "circular")]
-    yield "nested cuts", [made(by_sex(*edges)) for edges in ((0, 6), (0, 2, 6), (0, 2, 3, 6), range(7))]
-    yield "only the total", [made(Workload(schema(3, 4)).add((name,), "marginal")) for name in "ab"]
+    yield "three families", [make_plan(ways((3, 4), 2, name)) for name in ("prefix", "marginal", "circular")]
+    yield "nested cuts", [make_plan(by_sex(*edges)) for edges in ((0, 6), (0, 2, 6), (0, 2, 3, 6), range(7))]
+    yield "only the total", [make_plan(Workload(schema(3, 4)).add((name,), "marginal")) for name in "ab"]
     one = Workload(schema(6, 3)).add(("a",), "prefix").add(("b",), "marginal")
     yield (
         "tuned centers of one attribute",
         [
-            tuned_apart(Workload(schema(6, 3)).add(("a",), "prefix")),
-            tuned_apart(Workload(schema(6, 3)).add(("b",), "marginal")),
+            plan_without_unions(Workload(schema(6, 3)).add(("a",), "prefix")),
+            plan_without_unions(Workload(schema(6, 3)).add(("b",), "marginal")),
         ],
     )
-    yield "the same tuned centers", [tuned_apart(one, pcost=p) for p in (1.0, 0.5)]
+    yield "the same tuned centers", [plan_without_unions(one, pcost=p) for p in (1.0, 0.5)]
 
 
 CASES = dict(cases())
@@ -81,23 +81,23 @@ def split(request):
 # --- the identities of the common mechanism ---
 
 
-def test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split):
+def test_look_and_residual_costs_sum_to_plan_cost(split):
     assert split.stretch - 1.0 < 1e-10
     for option, left in zip(split.options, split.residuals, strict=True):
         both = cost_of(option.schema, split.look.blocks) + cost_of(option.schema, left.blocks)
-        close(both, cost_of(option.schema, option.blocks))
+        assert_close(both, cost_of(option.schema, option.blocks))
 
 
-def test_the_look_is_below_every_plan_and_equal_to_the_dense_common_mechanism(split):
+def test_look_equals_dense_common_mechanism(split):
     shared = split.options[0].schema
     look = cost_of(shared, split.look.blocks)
     dense = CommonMechanism(*(LinearMechanism(rows_of(shared, p.blocks)) for p in split.options))
     assert split.maximal
     for option in split.options:
-        whole = cost_of(shared, option.blocks)
-        assert np.linalg.eigvalsh(whole - look)[0] > -1e-9 * np.abs(whole).max()
-    # three covariances that do not commute have a bound of least trace in the coordinates it is written in
-    close(
+        total_cost = cost_of(shared, option.blocks)
+        assert np.linalg.eigvalsh(total_cost - look)[0] > -1e-9 * np.abs(total_cost).max()
+    # the least trace bound of three covariances that do not commute depends on the coordinates
+    assert_close(
         look,
         cost_of_dense(dense),
         share=1e-8 if len(split.options) == 2 or set(split.matches.values()) == {"closed form"} else 0.2,
@@ -108,14 +108,14 @@ def cost_of_dense(dense):
     return dense.common.B.T @ dense.common.B
 
 
-def test_the_look_is_maximal(split):
+def test_look_is_maximal(split):
     shared = split.options[0].schema
     # fine cells repeat rows; standard form makes them independent
     look = LinearMechanism(rows_of(shared, split.look.blocks)).standard_rows
     assert_maximal(look, [LinearMechanism(rows_of(shared, p.blocks)) for p in split.options])
 
 
-def test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released(split):
+def test_spends_sum_to_plan_cost_and_cover_release(split):
     shared = split.options[0].schema
     look = cost_of(shared, split.look.blocks)
     assert np.diag(look).max() <= split.look.pcost <= split.look.budget.pcost
@@ -136,36 +136,39 @@ def shapes(blocks):
     return {space: tuple(len(s.rows) for _, s in b.factors) for space, b in blocks.items()}
 
 
-def test_combined_answers_have_the_variances_of_the_plan_and_no_bias(split):
+def test_combined_answers_are_unbiased_with_plan_variances(split):
     for i, option in enumerate(split.options):
         blocks = {"look": split.look.blocks, "rest": split.residuals[i].blocks}
-        zero = {part: {s: np.zeros(shape) for s, shape in shapes(own).items()} for part, own in blocks.items()}
+        zero = {
+            part: {s: np.zeros(shape) for s, shape in shapes(part_blocks).items()}
+            for part, part_blocks in blocks.items()
+        }
         # the sum over unit answers of noise^2 (query . estimate)^2 is the variance, whatever the estimator
         total = [np.zeros(g.count) for g in option.workload.groups]
         pieces = [query_pieces(option, g) for g in option.workload.groups]
-        for part, own in blocks.items():
-            for space, block in own.items():
-                for place in np.ndindex(*shapes(own)[space]):
-                    given = {name: dict(values) for name, values in zero.items()}
-                    unit = np.zeros(shapes(own)[space])
+        for part, part_blocks in blocks.items():
+            for space, block in part_blocks.items():
+                for place in np.ndindex(*shapes(part_blocks)[space]):
+                    unit_answers = {name: dict(values) for name, values in zero.items()}
+                    unit = np.zeros(shapes(part_blocks)[space])
                     unit[place] = block.noise
-                    given[part][space] = unit
-                    found = estimates(split, i, given["look"], given["rest"])
-                    for sums, asked in zip(total, pieces, strict=True):
-                        if space in asked:
-                            sums += (asked[space] @ found[space].ravel()) ** 2
+                    unit_answers[part][space] = unit
+                    coordinates = estimates(split, i, unit_answers["look"], unit_answers["rest"])
+                    for sums, rows in zip(total, pieces, strict=True):
+                        if space in rows:
+                            sums += (rows[space] @ coordinates[space].ravel()) ** 2
         for g, sums in enumerate(total):
             np.testing.assert_allclose(sums, option.variances(g), rtol=1e-9)
         table = np.random.default_rng(1).integers(0, 50, tuple(a.size for a in option.schema.attributes))
-        exact = {name: exact_answers(option.schema, own, table) for name, own in blocks.items()}
-        found = estimates(split, i, exact["look"], exact["rest"])
-        for asked, rows in zip(pieces, workload_rows(option.workload), strict=True):
-            answered = sum(asked[space] @ value.ravel() for space, value in found.items() if space in asked)
+        exact = {name: exact_answers(option.schema, part_blocks, table) for name, part_blocks in blocks.items()}
+        coordinates = estimates(split, i, exact["look"], exact["rest"])
+        for class_rows, rows in zip(pieces, workload_rows(option.workload), strict=True):
+            answered = sum(class_rows[s] @ value.ravel() for s, value in coordinates.items() if s in class_rows)
             np.testing.assert_allclose(answered, rows @ table.ravel(), rtol=1e-9, atol=1e-6)
 
 
 def query_pieces(option, group):
-    """Class rows of every query of a group by space, from the plan's own split of each query."""
+    """Class rows of every query of a group by space, from `class_pieces` of the plan."""
     queries = np.concatenate([dense for _, dense in _rows(group)])
     by_query = [option.class_pieces(group.attributes, row.reshape(group.sizes)) for row in queries]
     return {space: np.array([pieces[space].ravel() for pieces in by_query]) for space in by_query[0]}
@@ -180,15 +183,15 @@ def _rows(group):
     yield 0, moved.transpose(0, *(1 + order.index(a) for a in range(len(order)))).reshape(len(out), -1)
 
 
-def exact_answers(given, blocks, table):
-    names, out = list(given.names), {}
+def exact_answers(plan_schema, blocks, table):
+    names, out = list(plan_schema.names), {}
     for space, block in blocks.items():
         away = tuple(i for i, name in enumerate(names) if name not in space)
         out[space] = strategy_answers(block, table.sum(axis=away))
     return out
 
 
-def test_variances_of_the_look_are_those_of_brute_force(split):
+def test_look_variances_match_brute_force(split):
     everything = LinearMechanism(rows_of(split.look.schema, split.look.blocks))
     for g, rows in enumerate(workload_rows(split.look.workload)):
         np.testing.assert_allclose(split.look.variances(g), np.diag(everything.covariance(rows)), rtol=1e-7)
@@ -197,52 +200,52 @@ def test_variances_of_the_look_are_those_of_brute_force(split):
 PAIRS = ("querysmasher", "residualplanner+", "residualplanner", "wff")
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.full)])
+@pytest.mark.parametrize("all_pairs", [False, pytest.param(True, marks=pytest.mark.full)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_any_two_mechanisms_split_on_every_shape(shape, whole):
-    """Every third pair in every run, by turns, so that any two meet on many shapes."""
+def test_any_mechanism_pair_splits_on_every_shape(shape, all_pairs):
+    """Every shape takes every third pair, so that each pair is tested on many shapes."""
     workload, options = SHAPES[shape](), []
     for name in PAIRS:
         with suppress(EngineError):
-            options.append(made(workload, pcost=1.0 / (1 + len(options)), mechanism=name))
+            options.append(make_plan(workload, pcost=1.0 / (1 + len(options)), mechanism=name))
     turn = list(SHAPES).index(shape) % 3
-    for pair in list(itertools.combinations(options, 2))[0 if whole else turn :: 1 if whole else 3]:
+    for pair in list(itertools.combinations(options, 2))[0 if all_pairs else turn :: 1 if all_pairs else 3]:
         split = coarse_or_fine(*pair)
-        test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
-        test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released(split)
+        test_look_and_residual_costs_sum_to_plan_cost(split)
+        test_spends_sum_to_plan_cost_and_cover_release(split)
 
 
-def test_a_plan_shares_all_of_itself_with_itself():
+def test_plan_paired_with_itself_has_no_residual():
     option = CASES["prefixes"][0]
     split = coarse_or_fine(option, option)
     assert split.spends == ((option.pcost, 0.0),) * 2
     assert not any(left.blocks for left in split.residuals)
 
 
-def test_a_look_can_be_an_option_itself():
+def test_look_can_be_an_option():
     split = coarse_or_fine(*CASES["another mechanism"])
     assert any(b.weights is not None for b in split.look.blocks.values())
     again = coarse_or_fine(split.look, split.options[0])
     assert not again.residuals[0].blocks
-    test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(again)
+    test_look_and_residual_costs_sum_to_plan_cost(again)
 
 
 # --- chains, sizes, limits ---
 
 
-def test_looks_of_later_analyses_refine_those_of_earlier_ones():
-    chain = [made(by_sex(*edges)) for edges in ((0, 8), (0, 4, 8), (0, 2, 4, 6, 8), range(9))]
+def test_looks_of_nested_analyses_are_nested():
+    chain = [make_plan(by_sex(*edges)) for edges in ((0, 8), (0, 4, 8), (0, 2, 4, 6, 8), range(9))]
     looks = [coarse_or_fine(*chain[k:]).look for k in range(3)]
     costs = [cost_of(chain[0].schema, look.blocks) for look in looks]
     for k, (coarse, fine) in enumerate(itertools.pairwise(costs)):
         assert np.linalg.eigvalsh(fine - coarse)[0] > -1e-9 * np.abs(fine).max()
-        # CM_1234 -> CM_234 -> CM_34: the increment is a mechanism of its own
+        # CM_1234 -> CM_234 -> CM_34: the increment is a mechanism
         step = residual(*(LinearMechanism(rows_of(chain[0].schema, looks[i].blocks)) for i in (k + 1, k)))
-        close(coarse + step.B.T @ step.B, fine, share=1e-8)
+        assert_close(coarse + step.B.T @ step.B, fine, share=1e-8)
     assert [np.linalg.matrix_rank(cost) for cost in costs] == [2, 4, 8]
 
 
-def test_ways_of_adult_are_split_without_the_full_domain():
+def test_adult_plans_split_without_full_domain():
     adult = Schema.from_json(schemas()["adult"].read_text())
     options = [plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in (1, 2, 3)]
     split = coarse_or_fine(*options, names=["1-way", "2-way", "3-way"])
@@ -258,7 +261,7 @@ def test_ways_of_adult_are_split_without_the_full_domain():
     assert wide.look.blocks["capital-gain", "capital-loss"].measurements == 99 * 99
 
 
-def test_a_common_part_too_large_to_be_found_densely_is_valid_and_says_so(monkeypatch):
+def test_common_part_above_dense_limit_is_valid(monkeypatch):
     options = CASES["three families"]
     best = coarse_or_fine(*options)
     monkeypatch.setattr(engine.common_mechanism.common_block, "DENSE", {2: 2_000, 3: 1})
@@ -266,41 +269,41 @@ def test_a_common_part_too_large_to_be_found_densely_is_valid_and_says_so(monkey
     assert not split.maximal
     assert "not the largest" in " ".join(split.matches.values())
     assert split.saved <= best.saved
-    test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
-    test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released(split)
+    test_look_and_residual_costs_sum_to_plan_cost(split)
+    test_spends_sum_to_plan_cost_and_cover_release(split)
 
 
-def test_blocks_of_other_products_share_nothing_when_they_are_too_large(monkeypatch):
+def test_large_blocks_of_different_products_share_nothing(monkeypatch):
     monkeypatch.setattr(engine.common_mechanism.common_block, "DENSE", {2: 2, 3: 2})
     both = Workload(schema(4, 3)).add(("a", "b"), "prefix")
-    options = made(both), made(both.add(("a", "b"), "affine"))
+    options = make_plan(both), make_plan(both.add(("a", "b"), "affine"))
     split = coarse_or_fine(*options)
     assert split.matches["a", "b"] == "nothing: too large to compare"
     assert not split.maximal
     assert ("a", "b") not in split.look.blocks
-    test_the_cost_matrices_of_look_and_residual_add_up_to_that_of_the_plan(split)
+    test_look_and_residual_costs_sum_to_plan_cost(split)
     with pytest.raises(LimitExceeded, match="6 coordinates are too many"):
         block_residual(options[0].blocks["a", "b"], options[1].blocks["a", "b"], RECORDS)
 
 
-# --- what is refused, and files ---
+# --- errors and files ---
 
 
-def test_plans_that_do_not_fit_together_are_refused():
+def test_incompatible_plans_are_refused():
     one, two = CASES["marginals"]
-    other = made(ways((3, 2), 1))
+    other = make_plan(ways((3, 2), 1))
     prefixes = Workload(schema(3, 2, 4)).add(("c",), "prefix")
-    tuned, united = tuned_apart(prefixes), made(prefixes, centers="tuned")
+    tuned, united = plan_without_unions(prefixes), make_plan(prefixes, centers="tuned")
     assert tuned.split.centers
     assert united.split.unions
-    apart = [made(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]]))) for n in "ab"]
+    disjoint = [make_plan(Workload(schema(3, 3)).add((n,), Custom(matrix=[[1, -1, 0], [0, 1, -1]]))) for n in "ab"]
     for options, names, words in (
         ((one,), None, "1 arguments"),
         ((one, "two"), None, "at least two plans"),
         ((one, other), None, "different schemas"),
         ((one, tuned), None, "different centers"),
         ((one, united), None, "several residual spaces with one strategy"),
-        (apart, None, "share nothing"),
+        (disjoint, None, "share nothing"),
         ((one, two), ["a"], "1 names"),
         ((one, two), ["a", "a"], "different lines"),
         ((one, two), ["a", "stop"], "none of them 'stop'"),
@@ -309,7 +312,7 @@ def test_plans_that_do_not_fit_together_are_refused():
             coarse_or_fine(*options, names=names)
 
 
-def test_files_bring_back_the_same_split():
+def test_common_plan_json_round_trips():
     split = coarse_or_fine(*CASES["another family"], names=["coarse", "fine"])
     again = CommonPlan.from_json(split.to_json())
     assert (again.hash, again.names, again.spends) == (split.hash, split.names, split.spends)
@@ -323,13 +326,13 @@ def test_files_bring_back_the_same_split():
             split.position(option)
 
 
-def test_bars_show_what_is_shared():
+def test_budget_shares_sum_to_plan_costs():
     split = coarse_or_fine(*CASES["marginals"], names=["one", "two"])
     shares = split.budget_shares()
     assert list(shares.columns) == ["option", "shared", "own", "total"]
     assert (shares["shared"] + shares["own"]).tolist() == pytest.approx(shares["total"].tolist(), rel=1e-12)
     spaces = split.by_space()
     for name, option in zip(split.names, split.options, strict=True):
-        own = spaces[spaces["option"] == name]
-        assert own["total"].sum() == pytest.approx(option.pcost, rel=1e-9)
-        assert own["shared"].sum() == pytest.approx(split.look.pcost, rel=1e-9)
+        rows = spaces[spaces["option"] == name]
+        assert rows["total"].sum() == pytest.approx(option.pcost, rel=1e-9)
+        assert rows["shared"].sum() == pytest.approx(split.look.pcost, rel=1e-9)

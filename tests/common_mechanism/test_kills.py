@@ -1,4 +1,4 @@
-"""Steps that are killed at any point: nothing is lost, and each is charged once."""
+"""Steps killed at any point are recovered and charged once."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from engine.common_mechanism.stepwise import decide, finish, look, look_key, loo
 from engine.errors import EngineError, ResultLost
 from engine.ledger import Ledger
 from engine.privacy import Budget
-from tests.common_mechanism.steps import COMMON, FINE, RECORDS, same, spent
+from tests.common_mechanism.steps import COMMON, FINE, RECORDS, assert_same_measurement, ledger_spends
 from tests.release.ledger_worker import FORK
 from tests.waiting import CEILING
 
@@ -31,7 +31,7 @@ def die_at(point):
         engine.ledger.ledger.Ledger.save_result,
     )
 
-    def dying_spend(*args, **fields):
+    def spend_or_die(*args, **fields):
         if point == "counted":
             die()
         receipt = spend(*args, **fields)
@@ -39,22 +39,22 @@ def die_at(point):
             die()
         return receipt
 
-    def dying_draw(*args):
+    def draw_or_die(*args):
         answers = list(draw(*args))
         if point == "drawn":
             die()
         return answers
 
-    def dying_save(*args, **fields):
+    def save_or_die(*args, **fields):
         path = save(*args, **fields)
         if point == "saved":
             die()
         return path
 
     engine.ledger.ledger.Ledger.spend, measuring.draw, engine.ledger.ledger.Ledger.save_result = (
-        dying_spend,
-        dying_draw,
-        dying_save,
+        spend_or_die,
+        draw_or_die,
+        save_or_die,
     )
 
 
@@ -69,40 +69,40 @@ def killed(work, point):
     return process.exitcode == -signal.SIGKILL
 
 
-def looked_under(book):
+def take_look(book):
     return look(COMMON, RECORDS, dataset="survey", ledger=book)
 
 
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("step", ["look", "finish"])
-def test_a_kill_at_any_point_loses_nothing_and_is_charged_once(tmp_path, step, point):
+def test_killed_step_is_charged_once_and_recovered(tmp_path, step, point):
     book = Ledger.create(tmp_path / "office.ledger")
     book.add_dataset("survey", total=Budget(pcost=2.0))
     key, total = look_key(COMMON, dataset="survey"), Decimal(repr(COMMON.options[1].pcost))
     first, second = (Decimal(repr(cost)) for cost in COMMON.spends[1])
     if step == "look":
         assert killed(lambda: look(COMMON, RECORDS, dataset="survey", ledger=book.path), point)
-        looked_under(book)
-        assert spent(book) == [first]
+        take_look(book)
+        assert ledger_spends(book) == [first]
         decide(book, key, verdict=FINE)
         finish(book, key, RECORDS)
     else:
-        before = looked_under(book)
+        before = take_look(book)
         decide(book, key, verdict=FINE)
         assert killed(lambda: finish(book.path, key, RECORDS), point)
-        same(resume(book, key).look, before)
+        assert_same_measurement(resume(book, key).look, before)
         assert (resume(book, key).lost, resume(book, key).is_interrupted) == ((), point in ("spent", "drawn"))
-        done = finish(book, key, RECORDS)
-        same(resume(book, key).finished, done)
-        assert spent(book) == [first, second]
-    assert sum(spent(book)) == total
+        final = finish(book, key, RECORDS)
+        assert_same_measurement(resume(book, key).finished, final)
+        assert ledger_spends(book) == [first, second]
+    assert sum(ledger_spends(book)) == total
     assert Ledger(book.path).verify() == ()
     assert not list(Path(f"{book.path}.results").glob("*.journal"))
     assert book.verify() == ()
 
 
-def test_a_campaign_of_kills_at_random_moments(tmp_path):
-    """Workers that look, decide and finish are killed again and again; then one worker ends what they began."""
+def test_randomly_killed_steps_are_charged_once(tmp_path):
+    """Workers that look, decide and finish are killed eight times; then the steps are completed."""
     path, rng = tmp_path / "office.ledger", np.random.default_rng(0)
     Ledger.create(path).add_dataset("survey", total=Budget(pcost=8.0))
     common = COMMON
@@ -125,7 +125,7 @@ def test_a_campaign_of_kills_at_random_moments(tmp_path):
         process.join()
         assert Ledger(path).verify() == ()
     work()
-    book, endings = Ledger(path), 0
+    book, completed = Ledger(path), 0
     for key in looks(book, "survey"):
         try:
             steps = resume(book, key)
@@ -134,10 +134,10 @@ def test_a_campaign_of_kills_at_random_moments(tmp_path):
         assert len(steps.choices) == 1
         if steps.finished is not None:
             i = common.names.index(steps.choice.option)
-            own = [Decimal(r.pcost) for r in book.rows() if r.kind == "spend" and (r.key == key or key in r.note)]
-            assert sum(own) == Decimal(repr(common.options[i].pcost))
-            same(finish(book, key, None), steps.finished)
-            endings += 1
+            costs = [Decimal(r.pcost) for r in book.rows() if r.kind == "spend" and (r.key == key or key in r.note)]
+            assert sum(costs) == Decimal(repr(common.options[i].pcost))
+            assert_same_measurement(finish(book, key, None), steps.finished)
+            completed += 1
     keys = [row.key for row in book.rows() if row.kind == "spend"]
     assert len(keys) == len(set(keys))
-    assert endings >= 3
+    assert completed >= 3

@@ -1,4 +1,4 @@
-"""Chains and rules on matrices: the census cascade, and decisions against the bounds of the paper."""
+"""Chains and selection rules on matrices, compared with the paper."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from engine.errors import NotAnswerable, PlanError
 from tests.common_mechanism.matrices import (
     IDENTITY,
     TOTAL,
-    close,
+    assert_close,
     cost_of,
     exact,
     marginals,
@@ -22,26 +22,26 @@ from tests.common_mechanism.matrices import (
 )
 
 
-def test_the_census_cascade():
+def test_census_cascade_matches_the_paper():
     chain = census_cascade(pcost=0.25)
     finer = [23, (4, 8, 5, 6), (1, 3, 4, 2, 2, 2, 3, 3, 3)]  # Age23 bins in every coarser bin
     for look, M, bins in zip(chain.looks, chain.analyses, finer, strict=False):
-        close(look.covariance(M.B), np.diag(np.repeat(bins, 2)) * 4.0)
+        assert_close(look.covariance(M.B), np.diag(np.repeat(bins, 2)) * 4.0)
     assert [M.B.shape for M in chain.analyses] == [(2, 206), (8, 206), (18, 206), (46, 206)]
     assert [b.answers(a) and not a.answers(b) for a, b in itertools.pairwise(chain.looks)] == [True, True]
     x = np.random.default_rng(0).integers(0, 50, 206)
     for i, M in enumerate(chain.analyses):
         steps, maps = chain.path(i), chain.recreation(i).maps
         assert sum(exact(step.pcost) for step in steps) == exact(M.pcost) == Fraction(1, 4)
-        close(sum(cost_of(step.mechanism) for step in steps), cost_of(M))
-        close(sum(A @ step.mechanism.B @ x for A, step in zip(maps, steps, strict=True)), M.B @ x)
-        close(sum(A @ A.T for A in maps), M.Sigma)
+        assert_close(sum(cost_of(step.mechanism) for step in steps), cost_of(M))
+        assert_close(sum(A @ step.mechanism.B @ x for A, step in zip(maps, steps, strict=True)), M.B @ x)
+        assert_close(sum(A @ A.T for A in maps), M.Sigma)
     assert [step.mechanism for step in chain.path(2)[:3]] == [step.mechanism for step in chain.path(3)[:3]]
 
 
-def test_analyses_whose_looks_do_not_nest_are_refused():
+def test_chain_without_nested_looks_is_refused():
     rng = np.random.default_rng(0)
-    with pytest.raises(PlanError, match=r"What first shares .* what second shares"):
+    with pytest.raises(PlanError, match="first"):
         NestedChain(*(random_mechanism(rng, 4) for _ in range(3)), names=("first", "second", "third"))
     for analyses, names in (((TOTAL,), None), ((TOTAL, TOTAL), ["one"])):
         with pytest.raises(PlanError, match=r"1 analyses|1 names"):
@@ -58,14 +58,14 @@ def nested_rule(**options):
     return NestedRule(look=look, coarse=coarse, fine=fine, **{"share": 0.5, "snr": 5.0} | options)
 
 
-def test_the_nested_rule_computes_the_bounds_of_section_6_2():
+def test_nested_rule_bounds_match_section_6_2():
     rule = nested_rule(sigmas=1.0)
     B = rule.coarse.B
     answers = rule.look.B @ np.random.default_rng(3).poisson(2, 12)
     variance = np.diag(B @ np.linalg.pinv(cost_of(rule.look), hermitian=True) @ B.T)
     low, high = rule.bounds(answers)
-    close((low + high) / 2, B @ np.linalg.lstsq(rule.look.B, answers)[0])
-    close(high - low, 2 * np.sqrt(variance))
+    assert_close((low + high) / 2, B @ np.linalg.lstsq(rule.look.B, answers)[0])
+    assert_close(high - low, 2 * np.sqrt(variance))
     by_coarse, by_fine = np.sqrt(np.diag(rule.coarse.covariance(B))), np.sqrt(B.sum(axis=1))
     ratios = low / by_fine, high / by_fine, low / by_coarse, high / by_coarse
     assert np.abs(np.array(ratios) - 5).min() > 0.1  # no rounding decides
@@ -83,9 +83,7 @@ def test_the_nested_rule_computes_the_bounds_of_section_6_2():
         (2.6, 0, 0, True, "Coarse:"),
     ],
 )
-def test_the_nested_rule_takes_the_fine_analysis_only_if_it_serves_the_coarse_one(
-    per_cell, sigmas, choice, certain, start
-):
+def test_nested_rule_chooses_by_precision_of_coarse_answers(per_cell, sigmas, choice, certain, start):
     rule = nested_rule(sigmas=sigmas)
     decision = rule.decide(rule.look.B @ np.full(12, per_cell))
     assert (decision.choice, decision.certain) == (choice, certain)
@@ -93,7 +91,7 @@ def test_the_nested_rule_takes_the_fine_analysis_only_if_it_serves_the_coarse_on
     assert "50.0% of 7 cells above 5 standard errors" in decision.sentence
 
 
-def test_a_share_and_a_ratio_that_are_met_exactly_are_enough():
+def test_nested_rule_thresholds_are_inclusive():
     M = mechanism(np.eye(10), 3.0)
     rule = NestedRule(look=M, coarse=M, fine=M, share=0.3, snr=math.sqrt(3.0), sigmas=0)
     counts = np.zeros((2, 10))
@@ -101,7 +99,7 @@ def test_a_share_and_a_ratio_that_are_met_exactly_are_enough():
     np.testing.assert_array_equal(rule.fine_enough(counts), [True, False])
 
 
-def test_many_looks_are_decided_at_once():
+def test_fine_enough_of_many_looks_matches_decide():
     rule = nested_rule(sigmas=0.0)
     looks = np.random.default_rng(0).poisson(2.8, (200, 12)) @ rule.look.B.T
     fine = rule.fine_enough(looks @ rule.map.T)
@@ -110,14 +108,14 @@ def test_many_looks_are_decided_at_once():
 
 
 @pytest.mark.parametrize("option", [{"share": 0.0}, {"share": 1.1}, {"snr": 0.0}, {"snr": math.inf}, {"sigmas": -1.0}])
-def test_options_of_the_nested_rule_are_checked(option):
+def test_nested_rule_with_bad_options_is_refused(option):
     with pytest.raises(PlanError, match=next(iter(option))):
         nested_rule(**option)
     with pytest.raises(PlanError, match="answers has shape"):
         nested_rule().decide([1.0, 2.0])
 
 
-def test_the_nested_rule_needs_nested_analyses():
+def test_nested_rule_of_other_analyses_is_refused():
     with pytest.raises(NotAnswerable):
         NestedRule(look=TOTAL, coarse=IDENTITY, fine=IDENTITY, share=0.5, snr=5)
 
@@ -128,31 +126,31 @@ def spread(answers, *, look=None, **options):
     return spread_rule(look=look, analyses=analyses, answers=answers, **{"draws": 6, "seed": 1} | options)
 
 
-def test_the_general_rule_compares_what_can_vary_with_the_noise():
+def test_general_rule_compares_spread_with_noise():
     large, small = spread([300.0, 200.0, 100.0]), spread([0.5, 0.5, 0.5], radius=1.0)
     assert large.choice is not None
     assert large.shares["radius"] == 2.0
     assert small.choice is None
     assert small.sentence.startswith("Stop")
     assert large == spread([300.0, 200.0, 100.0]) != spread([300.0, 200.0, 100.0], seed=2)
-    # what the look has told already cannot vary much
-    known = spread([30.0, 20.0, 10.0, 35.0, 25.0], look=mechanism(marginals((3, 2), 1), 2.0))
-    assert known.shares["analysis 1"] < 4 < known.shares["analysis 2"]
+    # answers that the look measured vary little
+    measured = spread([30.0, 20.0, 10.0, 35.0, 25.0], look=mechanism(marginals((3, 2), 1), 2.0))
+    assert measured.shares["analysis 1"] < 4 < measured.shares["analysis 2"]
 
 
-def test_the_general_rule_takes_the_variance_over_extreme_tables():
+def test_general_rule_variance_is_over_extreme_tables():
     total, cells = mechanism([[1, 1]]), mechanism(np.eye(2), 3)
     decision = spread_rule(look=total, analyses=(total, cells), answers=[100.0], draws=20, seed=5)
     corners, random = np.array([[98, 0], [102, 0], [0, 98], [0, 102]]), np.random.default_rng(5)
     goals = [random.standard_normal(len(M.B)) @ M.B for M in (total, cells) for _ in range(20)]
-    # the total alone does not tell the corners of one side apart; compare the answers to it only
+    # the total is equal at both corners of one side, so only its values are compared
     sums = [(corners @ goal).argmin() for goal in goals]
     expected = np.var(corners[sums].sum(axis=1), ddof=1)
     assert decision.shares["analysis 1"] == pytest.approx(expected, rel=1e-6)
     assert 6 * decision.shares["analysis 2"] > 2 * 40**2
 
 
-def test_the_general_rule_says_when_no_table_fits():
+def test_general_rule_without_a_feasible_table_raises():
     assert spread([-30.0, 20.0, 10.0]).shares["radius"] == pytest.approx(30 / math.sqrt(2), rel=1e-6)
     one_row = mechanism([[1, 1, 0, 0, 0, 0]])
     assert spread([5.0], look=one_row, max_records=1000).choice is not None

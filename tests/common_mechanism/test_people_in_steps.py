@@ -1,4 +1,4 @@
-"""The cap of rows per person in look and last step: the same rows in both, known again, and told the curator."""
+"""Contribution bounding in both steps of a two-stage release."""
 
 from decimal import Decimal
 
@@ -20,7 +20,7 @@ CAP = 3
 
 
 def panel(people=120, seed=0):
-    """One to eight rows a person, in mixed order; a column in no table tells rows apart, too."""
+    """One to eight rows per person in random order; column "c" is in no table."""
     rng = np.random.default_rng(seed)
     persons = np.repeat(np.arange(people), rng.integers(1, 9, people))
     columns = {name: rng.integers(0, SCHEMA[name].size, len(persons)) for name in SCHEMA.names}
@@ -28,9 +28,9 @@ def panel(people=120, seed=0):
 
 
 def common(rows=CAP, pcost=1e7):
-    asked = Workload(SCHEMA).add(("a",), "marginal")
+    workload = Workload(SCHEMA).add(("a",), "marginal")
     budget = Budget(pcost=pcost, rows_per_person=rows)
-    plans = [plan(w, budget) for w in (asked, asked.add(("a", "b"), "marginal"))]
+    plans = [plan(w, budget) for w in (workload, workload.add(("a", "b"), "marginal"))]
     return coarse_or_fine(*plans, names=["coarse", "fine"])
 
 
@@ -41,20 +41,20 @@ def ledger(tmp_path):
     return book
 
 
-def looked(ledger, frame, person="pid", **more):
-    found = look(common(), frame, dataset="panel", ledger=ledger, person=person, **more)
-    decide(ledger, found.key, option="fine", by="A. Reader")
-    return found
+def look_and_decide(ledger, frame, person="pid", **more):
+    stage = look(common(), frame, dataset="panel", ledger=ledger, person=person, **more)
+    decide(ledger, stage.key, option="fine", by="A. Reader")
+    return stage
 
 
-def test_both_steps_count_the_same_rows_of_every_person(ledger):
+def test_both_steps_count_the_same_rows_per_person(ledger):
     frame, seen = panel(), []
-    found = looked(ledger, frame, intake=seen.append)
-    done = finish(ledger, found.key, frame.sample(frac=1.0, random_state=9), person="pid", intake=seen.append)
+    stage = look_and_decide(ledger, frame, intake=seen.append)
+    final = finish(ledger, stage.key, frame.sample(frac=1.0, random_state=9), person="pid", intake=seen.append)
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
     for group in (0, 1):
         table = exact["a", "b"] if group else exact["a", "b"].sum(axis=1)
-        np.testing.assert_allclose(done.answers(group)["answer"], table.ravel(), atol=0.1)
+        np.testing.assert_allclose(final.answers(group)["answer"], table.ravel(), atol=0.1)
     sizes = frame.groupby("pid").size()
     cost = (len(sizes), int((sizes - CAP).clip(lower=0).sum()), int((sizes > CAP).sum()))
     assert [(s.people, s.over_cap, s.people_over_cap) for s in seen] == [cost, cost]
@@ -64,57 +64,57 @@ def test_both_steps_count_the_same_rows_of_every_person(ledger):
 
 
 @pytest.mark.parametrize("person", [None, "other"])
-def test_last_step_with_another_cap_is_refused(ledger, person):
+def test_finish_with_another_person_column_is_refused(ledger, person):
     frame = panel()
     frame["other"] = [str(i) for i in range(len(frame))]
-    key = looked(ledger, frame).key
-    with pytest.raises(DataError, match="not the records that were looked at"):
+    key = look_and_decide(ledger, frame).key
+    with pytest.raises(DataError, match="not the records"):
         finish(ledger, key, frame, person=person, ignore=["pid"])
     seen = []
     finish(ledger, key, frame, person=person, ignore=["pid"], on_changed="charge", intake=seen.append)
     assert "charged alone" in seen[0].warnings[-1]
 
 
-def test_a_declared_bound_needs_no_column(ledger):
+def test_declared_row_bound_needs_no_person_column(ledger):
     frame = panel()
     frame = frame[frame.groupby("pid").cumcount() < CAP]
-    done = finish(ledger, looked(ledger, frame, person=None, ignore=["pid"]).key, frame.drop(columns="pid"))
-    np.testing.assert_allclose(done.answers(0)["answer"], np.bincount(frame["a"]), atol=0.1)
+    final = finish(ledger, look_and_decide(ledger, frame, person=None, ignore=["pid"]).key, frame.drop(columns="pid"))
+    np.testing.assert_allclose(final.answers(0)["answer"], np.bincount(frame["a"]), atol=0.1)
 
 
-def test_a_total_for_three_rows_refuses_options_for_one(ledger):
+def test_look_with_smaller_row_bound_spends_nothing(ledger):
     with pytest.raises(LedgerError, match="rows_per_person=3"):
         look(common(rows=1), panel(), dataset="panel", ledger=ledger, person="pid")
     assert ledger.status("panel").spent == 0
 
 
-def test_counts_with_a_larger_cap_than_the_budget_are_refused():
+def test_counts_above_the_row_bound_are_refused():
     sets = [("a", "b"), ("a",)]
-    held = count_marginals(panel(), SCHEMA, sets, person="pid", rows_per_person=CAP + 1)
+    counts = count_marginals(panel(), SCHEMA, sets, person="pid", rows_per_person=CAP + 1)
     with pytest.raises(DataError, match="up to 4 rows of a person"):
-        look(common(), held, rehearsal=True)
-    kept = count_marginals(held, SCHEMA, [("a",)])
-    assert (kept.cap, kept.people, kept.people_over_cap) == (CAP + 1, held.people, held.people_over_cap)
+        look(common(), counts, rehearsal=True)
+    table = count_marginals(counts, SCHEMA, [("a",)])
+    assert (table.cap, table.people, table.people_over_cap) == (CAP + 1, counts.people, counts.people_over_cap)
 
 
-def test_a_rehearsal_keeps_the_rows_that_a_release_would():
+def test_rehearsal_counts_the_same_rows_as_release():
     frame, both = panel(), common()
     rehearsed = look(both, frame, rehearsal=True, person="pid")
-    done = rehearse_finish(both, rehearsed, frame, option="fine", person="pid")
+    final = rehearse_finish(both, rehearsed, frame, option="fine", person="pid")
     exact = count_marginals(frame, SCHEMA, [("a", "b")], person="pid", rows_per_person=CAP)
-    np.testing.assert_allclose(done.answers(1)["answer"], exact["a", "b"].ravel(), atol=0.1)
+    np.testing.assert_allclose(final.answers(1)["answer"], exact["a", "b"].ravel(), atol=0.1)
 
 
-def test_both_steps_read_a_column_of_counts(ledger):
+def test_both_steps_read_a_count_column(ledger):
     cells = pd.DataFrame([(a, b, c) for a in range(5) for b in range(3) for c in range(4)], columns=["a", "b", "c"])
     counted = cells.assign(n=range(60))
     with pytest.raises(DataError, match="count_column='n'"):
-        looked(ledger, counted, person=None)
-    found = looked(ledger, counted, person=None, count_column="n")
-    with pytest.raises(DataError, match="not the records that were looked at"):
-        finish(ledger, found.key, counted, ignore=["n"])
-    done = finish(ledger, found.key, counted, count_column="n")
-    np.testing.assert_allclose(done.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1)
+        look_and_decide(ledger, counted, person=None)
+    stage = look_and_decide(ledger, counted, person=None, count_column="n")
+    with pytest.raises(DataError, match="not the records"):
+        finish(ledger, stage.key, counted, ignore=["n"])
+    final = finish(ledger, stage.key, counted, count_column="n")
+    np.testing.assert_allclose(final.answers(0)["answer"], counted.groupby("a")["n"].sum(), atol=0.1)
     left_out = look(common(), counted, rehearsal=True, ignore=["n"])
     rest = rehearse_finish(common(), left_out, counted, option="fine", ignore=["n"])
     np.testing.assert_allclose(rest.answers(0)["answer"], 12, atol=0.1)

@@ -1,4 +1,4 @@
-"""Decisions on plans against the same rules written out on the full domain."""
+"""Selection rules on plans, compared with the same rules on the full domain."""
 
 import math
 import sys
@@ -34,18 +34,18 @@ def ways(k, pcost=1.0):
 COMMON = coarse_or_fine(ways(1), ways(2), ways(3), names=["1-way", "2-way", "3-way"])
 
 
-def looked_at(per_cell, common=COMMON):
-    """A look without noise at a table with so many records in each cell, as if the noise had come out as zero."""
+def look_at(per_cell, common=COMMON):
+    """Look without noise at a table with `per_cell` records in each cell."""
     table = np.full((4, 3, 2), per_cell)
     counts = count_marginals_of(table)
     measuring = sys.modules["engine.release.noisy_answers"]
     real = measuring.discrete_gaussian
     try:
         measuring.discrete_gaussian = lambda *, variance, size: np.zeros(size, dtype=np.int64)
-        found = stepwise.look(common, counts, rehearsal=True)
+        stage = stepwise.look(common, counts, rehearsal=True)
     finally:
         measuring.discrete_gaussian = real
-    return found
+    return stage
 
 
 def count_marginals_of(table):
@@ -58,29 +58,29 @@ def nested(**options):
     return NestedPlanRule(common=COMMON, **{"share": 0.5, "snr": 5.0} | options)
 
 
-def test_errors_are_those_of_brute_force():
+def test_errors_match_brute_force():
     rule = nested()
     W = np.concatenate(workload_rows(COMMON.options[0].workload))
-    for option, given in ((None, COMMON.look), *enumerate(COMMON.options)):
-        everything = LinearMechanism(rows_of(SCHEMA, given.blocks))
+    for option, option_plan in ((None, COMMON.look), *enumerate(COMMON.options)):
+        everything = LinearMechanism(rows_of(SCHEMA, option_plan.blocks))
         np.testing.assert_allclose(rule.errors(option), np.sqrt(np.diag(everything.covariance(W))), rtol=1e-6)
-    looked = looked_at(20)
-    np.testing.assert_allclose(rule.estimates(looked), W @ np.full(24, 20.0), rtol=1e-6)
+    stage = look_at(20)
+    np.testing.assert_allclose(rule.estimates(stage), W @ np.full(24, 20.0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("per_cell", "choice"), [(400, 2), (0, None)])
-def test_a_dense_table_takes_the_finest_plan_and_an_empty_one_stops(per_cell, choice):
-    decision = nested(sigmas=1.0).decide(looked_at(per_cell))
+def test_decide_dense_takes_finest_and_empty_stops(per_cell, choice):
+    decision = nested(sigmas=1.0).decide(look_at(per_cell))
     assert (decision.choice, decision.certain) == (choice, True)
     assert "50.0% of 9 cells above 5 standard errors" in decision.sentence
 
 
-def test_in_between_every_verdict_follows_from_its_shares():
+def test_decide_follows_from_shares():
     seen = set()
     for per_cell in range(40):
-        rule, looked = nested(sigmas=1.0), looked_at(per_cell)
-        decision = rule.decide(looked)
-        estimate, width = rule.estimates(looked), rule.errors()
+        rule, stage = nested(sigmas=1.0), look_at(per_cell)
+        decision = rule.decide(stage)
+        estimate, width = rule.estimates(stage), rule.errors()
         low = {i: np.mean((estimate - width) / rule.errors(i) >= 5) for i in (1, 2)}
         high = {i: np.mean((estimate + width) / rule.errors(i) >= 5) for i in (0, 1, 2)}
         for i, name in ((1, "2-way"), (2, "3-way")):
@@ -93,20 +93,20 @@ def test_in_between_every_verdict_follows_from_its_shares():
     assert (0, False) in seen
 
 
-def test_the_map_shows_every_cell():
-    rule, looked = nested(), looked_at(30)
+def test_signal_to_noise_has_one_row_per_cell():
+    rule, stage = nested(), look_at(30)
     for g, group in enumerate(rule.groups):
-        table = rule.signal_to_noise(looked, g, "2-way")
+        table = rule.signal_to_noise(stage, g, "2-way")
         assert len(table) == group.count
         assert table["query"][0] == COMMON.options[0].workload.describe_in_group(g, 0)
         np.testing.assert_allclose(table["answer"], 30 * 24 / group.count, rtol=1e-6)
         assert (table["snr_low"] < table["snr"]).all()
         np.testing.assert_array_equal(table["stands_out"], table["snr_low"] >= 5 * (1 - 1e-9))
     with pytest.raises(PlanError, match="no group 9"):
-        rule.signal_to_noise(looked, 9, 1)
+        rule.signal_to_noise(stage, 9, 1)
 
 
-def test_what_is_not_nested_is_refused_with_the_group():
+def test_plan_rule_with_bad_arguments_is_refused():
     only_a = plan(Workload(SCHEMA).add(("a",), "marginal"), Budget(pcost=1.0))
     with pytest.raises(NotApplicable, match="does not answer the marginal queries on b"):
         NestedPlanRule(common=coarse_or_fine(ways(1), only_a), share=0.5, snr=5)
@@ -115,12 +115,12 @@ def test_what_is_not_nested_is_refused_with_the_group():
     for option in ({"share": 0.0}, {"snr": -1.0}, {"sigmas": math.inf}):
         with pytest.raises(PlanError, match=next(iter(option))):
             nested(**option)
-    other = looked_at(3, coarse_or_fine(ways(1), ways(2)))
+    other = look_at(3, coarse_or_fine(ways(1), ways(2)))
     with pytest.raises(PlanError, match="another look"):
         nested().decide(other)
 
 
-def test_adult_is_decided_from_its_look():
+def test_decide_adult_depends_on_number_of_records():
     adult = Schema.from_json(schemas()["adult"].read_text())
     options = [plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in (1, 2)]
     common = coarse_or_fine(*options, names=["1-way", "2-way"])
@@ -132,13 +132,13 @@ def test_adult_is_decided_from_its_look():
         spread_of_plans(common, stepwise.look(common, few, rehearsal=True))
 
 
-def test_the_general_rule_on_plans_is_the_rule_on_their_matrices():
+def test_general_rule_on_plans_matches_matrix_rule():
     common = coarse_or_fine(ways(1), ways(2), names=["1-way", "2-way"])
-    looked = looked_at(12, common)
-    decision = spread_of_plans(common, looked, draws=6, seed=3)
+    stage = look_at(12, common)
+    decision = spread_of_plans(common, stage, draws=6, seed=3)
     blocks = common.look.blocks
     look = LinearMechanism(rows_of(SCHEMA, blocks))
-    answers = np.concatenate([looked.answers_on_grid[s] * b.grid / b.noise for s, b in blocks.items()])
+    answers = np.concatenate([stage.answers_on_grid[s] * b.grid / b.noise for s, b in blocks.items()])
     analyses = []
     for option in common.options:
         variances = np.concatenate([option.variances(g) for g in range(len(option.workload.groups))])
@@ -150,16 +150,16 @@ def test_the_general_rule_on_plans_is_the_rule_on_their_matrices():
     assert decision.sentence.startswith(("Take 1-way", "Take 2-way", "Stop"))
 
 
-def test_the_general_rule_sees_the_weights_of_rows_in_a_look():
+def test_domain_rows_include_block_weights():
     families = ({"a": "prefix", "b": "range"}, {"a": "range", "b": "prefix"})
-    asked = [Workload(SCHEMA).add(("a", "b"), family) for family in families]
-    look = coarse_or_fine(*(plan(w, Budget(pcost=0.4), centers="uniform") for w in asked)).look
+    workloads = [Workload(SCHEMA).add(("a", "b"), family) for family in families]
+    look = coarse_or_fine(*(plan(w, Budget(pcost=0.4), centers="uniform") for w in workloads)).look
     assert any(block.weights is not None and np.ptp(block.weights) > 0.1 for block in look.blocks.values())
     rows = np.concatenate([domain_rows(SCHEMA, space, block) / block.noise for space, block in look.blocks.items()])
     np.testing.assert_allclose(rows, rows_of(SCHEMA, look.blocks), rtol=1e-9, atol=1e-12)
 
 
-def test_a_primary_analysis_too_long_is_refused(monkeypatch):
+def test_primary_analysis_with_many_queries_is_refused(monkeypatch):
     monkeypatch.setattr(engine.common_mechanism.selection_rule, "MOST_QUERIES", 8)
     with pytest.raises(NotApplicable, match="9 queries"):
         nested()

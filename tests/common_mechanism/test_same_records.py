@@ -1,4 +1,4 @@
-"""Look and last step are of the same records, or the last step pays for itself alone."""
+"""Records of both steps are compared; other records are charged the full residual."""
 
 import sys
 from decimal import Decimal
@@ -22,7 +22,7 @@ measuring = sys.modules["engine.release.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute.of_size("c", 3)])
 
 
-def made(family, ways, pcost=0.4):
+def all_ways_plan(family, ways, pcost=0.4):
     return plan(Workload.all_ways(SCHEMA, ways=ways, family=family), Budget(pcost=pcost), centers="uniform")
 
 
@@ -42,88 +42,90 @@ def ledger(tmp_path):
     return book
 
 
-def looked(ledger, records=RECORDS, option="fine"):
+def look_and_decide(ledger, records=RECORDS, option="fine"):
     key = look(COMMON, records, dataset="survey", ledger=ledger).key
     decide(ledger, key, option=option, by="A. Reader")
     return key
 
 
-def spent(ledger):
+def ledger_spends(ledger):
     return [Decimal(row.pcost) for row in ledger.rows() if row.kind == "spend"]
 
 
-def test_the_same_records_in_any_order_and_form_are_the_same(ledger, tmp_path):
+def test_finish_accepts_shuffled_records_in_another_format(ledger, tmp_path):
     place = tmp_path / "again.parquet"
     RECORDS.sample(frac=1.0, random_state=2).to_parquet(place)
-    finish(ledger, looked(ledger), place)
-    assert sum(spent(ledger)) == Decimal(repr(COMMON.options[1].pcost))
+    finish(ledger, look_and_decide(ledger), place)
+    assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[1].pcost))
 
 
-def test_other_records_are_refused_and_spend_nothing(ledger):
-    key = looked(ledger)
+def test_finish_with_other_records_spends_nothing(ledger):
+    key = look_and_decide(ledger)
     for other in (CORRECTED, RECORDS.iloc[1:], RECORDS.iloc[:0]):
-        with pytest.raises(DataError, match="not the records that were looked at"):
+        with pytest.raises(DataError, match="not the records"):
             finish(ledger, key, other)
-    assert spent(ledger) == [Decimal(repr(COMMON.spends[1][0]))]
+    assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[1][0]))]
 
 
-def test_other_records_pay_for_the_last_step_alone_when_that_was_asked_for(ledger):
-    key, seen = looked(ledger), []
-    done = finish(ledger, key, CORRECTED, on_changed="charge", intake=seen.append)
+def test_finish_charges_other_records_the_full_residual(ledger):
+    key, seen = look_and_decide(ledger), []
+    final = finish(ledger, key, CORRECTED, on_changed="charge", intake=seen.append)
     alone = COMMON.residuals[1].pcost
-    assert alone > 1.2 * COMMON.spends[1][1], "here the sum of the dearest cells is more than the dearest sum"
-    assert spent(ledger) == [Decimal(repr(COMMON.spends[1][0])), Decimal(repr(alone))]
+    assert alone > 1.2 * COMMON.spends[1][1], "the sum of the maxima is above the maximum of the sums"
+    assert ledger_spends(ledger) == [Decimal(repr(COMMON.spends[1][0])), Decimal(repr(alone))]
     assert "charged alone" in seen[0].warnings[-1]
     assert "charged alone" in ledger.notes(kind="records", key=key)[0].note
-    assert resume(ledger, key).finished.key == done.key
+    assert resume(ledger, key).finished.key == final.key
     assert ledger.verify() == ()
 
 
-def test_the_joint_cost_would_not_have_covered_it():
-    """A record in the dearest cell of the look, moved to the dearest of the last step, costs more than was charged."""
-    look_, left = COMMON.look, COMMON.residuals[1]
-    parts = [look_.blocks, left.blocks]
-    worst = sum(sum(b.pcost(look_.max_records) for b in part.values()) for part in parts)
-    assert worst > 1.2 * joint_pcost(parts, look_.max_records)
+def test_joint_cost_is_below_sum_of_costs():
+    """A record moved between the costliest cells of the two steps costs more than the joint cost."""
+    common_part, left = COMMON.look, COMMON.residuals[1]
+    parts = [common_part.blocks, left.blocks]
+    worst = sum(sum(b.pcost(common_part.max_records) for b in blocks.values()) for blocks in parts)
+    assert worst > 1.2 * joint_pcost(parts, common_part.max_records)
 
 
-def test_the_same_charge_is_taken_where_nothing_changed(ledger):
-    finish(ledger, looked(ledger), RECORDS, on_changed="charge")
-    assert sum(spent(ledger)) == Decimal(repr(COMMON.options[1].pcost))
+def test_finish_charges_equal_records_the_joint_cost(ledger):
+    finish(ledger, look_and_decide(ledger), RECORDS, on_changed="charge")
+    assert sum(ledger_spends(ledger)) == Decimal(repr(COMMON.options[1].pcost))
 
 
-def test_a_lost_last_step_is_repeated_at_its_full_cost(ledger, monkeypatch):
-    """The look's cells and those of two last steps: only the first pair is covered by the plan's cost."""
+def test_lost_finish_is_repeated_at_full_cost(ledger, monkeypatch):
+    """The plan's cost covers the look and one last step; a second last step costs its full amount."""
 
-    def dies(*_):
+    def interrupt(*_):
         raise KeyboardInterrupt
 
-    key, left = looked(ledger), COMMON.residuals[1]
+    key, left = look_and_decide(ledger), COMMON.residuals[1]
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "draw", dies)
+        patched.setattr(measuring, "draw", interrupt)
         with pytest.raises(KeyboardInterrupt):
             finish(ledger, key, RECORDS)
-    for kept in Path(f"{ledger.path}.results").glob("*.journal"):
-        kept.unlink()
+    for journal in Path(f"{ledger.path}.results").glob("*.journal"):
+        journal.unlink()
     with pytest.raises(ResultLost):
         finish(ledger, key, RECORDS)
     finish(ledger, key, RECORDS, attempt=2)
     assert left.pcost > left.spend
-    assert spent(ledger)[1:] == [Decimal(repr(left.spend)), Decimal(repr(left.pcost))]
+    assert ledger_spends(ledger)[1:] == [Decimal(repr(left.spend)), Decimal(repr(left.pcost))]
 
 
-def test_a_look_without_a_digest_is_finished_at_the_cost_of_both(ledger, monkeypatch):
+def test_finish_after_look_without_digest_costs_both(ledger, monkeypatch):
     monkeypatch.setattr("engine.common_mechanism.stepwise.fingerprint_of", lambda *_: None)
-    key = looked(ledger)
+    key = look_and_decide(ledger)
     monkeypatch.undo()
     with pytest.raises(DataError, match="not the records"):
         finish(ledger, key, RECORDS)
     finish(ledger, key, RECORDS, on_changed="charge")
-    assert spent(ledger)[-1] == Decimal(repr(COMMON.residuals[1].pcost))
+    assert ledger_spends(ledger)[-1] == Decimal(repr(COMMON.residuals[1].pcost))
 
 
-def test_after_a_changed_closer_look_every_later_step_pays_alone(ledger):
-    chain = nested_choices(made("marginal", 1), made("marginal", 2), made("marginal", 3), names=["1", "2", "3"])
+def test_steps_after_changed_records_are_charged_alone(ledger):
+    chain = nested_choices(
+        all_ways_plan("marginal", 1), all_ways_plan("marginal", 2), all_ways_plan("marginal", 3), names=["1", "2", "3"]
+    )
     key = look(chain, RECORDS, dataset="survey", ledger=ledger).key
     decide(ledger, key, option="look closer", by="A. Reader")
     closer = finish(ledger, key, CORRECTED, on_changed="charge").key
@@ -131,20 +133,20 @@ def test_after_a_changed_closer_look_every_later_step_pays_alone(ledger):
     with pytest.raises(DataError, match="the one before it"):
         finish(ledger, closer, CORRECTED)
     finish(ledger, closer, CORRECTED, on_changed="charge")
-    assert float(spent(ledger)[-1]) >= chain.following.residuals[1].pcost
+    assert float(ledger_spends(ledger)[-1]) >= chain.following.residuals[1].pcost
 
 
-def test_counted_tables_will_do_for_records(ledger):
+def test_look_and_finish_accept_counts(ledger):
     sets = [space for plan_ in (COMMON.look, *COMMON.options) for space in measuring.maximal_sets(plan_)]
     counts = count_marginals(RECORDS, SCHEMA, sets)
-    key = looked(ledger, counts)
-    done = finish(ledger, key, counts)
-    assert np.isfinite(done.values(0)).all()
+    key = look_and_decide(ledger, counts)
+    final = finish(ledger, key, counts)
+    assert np.isfinite(final.values(0)).all()
     assert len(list(Path(f"{ledger.path}.results").glob("*.result"))) == 2
 
 
 def test_compare_records_with_other_records_raises(ledger):
-    key = looked(ledger)
+    key = look_and_decide(ledger)
     assert compare_records(ledger, key, RECORDS.sample(frac=1.0, random_state=2)).look.key == key
     with pytest.raises(OtherRecords, match="not the records"):
         compare_records(ledger, key, CORRECTED)
@@ -152,11 +154,11 @@ def test_compare_records_with_other_records_raises(ledger):
     for records in (RECORDS, CORRECTED):
         with pytest.raises(OtherRecords):
             compare_records(ledger, key, records)
-    assert len(spent(ledger)) == 2
+    assert len(ledger_spends(ledger)) == 2
 
 
 def test_compare_records_of_chain_checks_every_step(ledger):
-    chain = nested_choices(*(made("marginal", ways) for ways in (1, 2, 3)), names=["1", "2", "3"])
+    chain = nested_choices(*(all_ways_plan("marginal", ways) for ways in (1, 2, 3)), names=["1", "2", "3"])
     key = look(chain, RECORDS, dataset="survey", ledger=ledger).key
     decide(ledger, key, option=1, by="A. Reader")
     closer = finish(ledger, key, RECORDS)

@@ -1,4 +1,4 @@
-"""Look and rest cost what the choice costs alone, to the last digit, or are refused."""
+"""Spends of look and last step sum exactly to the cost of the chosen plan."""
 
 import math
 from fractions import Fraction
@@ -16,15 +16,15 @@ from engine.mechanisms import plan
 from engine.plans.blocks import joint_pcost
 from engine.privacy import Budget
 from tests.common_mechanism.matrices import exact, mechanism
-from tests.common_mechanism.plans import made, ways
+from tests.common_mechanism.plans import make_plan, ways
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(1e-4, 1e3), st.floats(0.3, 3), st.floats(1, 1e8))
-def test_look_and_residual_cost_what_the_choice_costs_alone_to_the_last_digit(variance, ratio, faint):
+def test_spends_sum_exactly_to_mechanism_cost(variance, ratio, faint):
     levels = [np.diag([variance, variance * faint]), np.diag([variance * ratio, variance * faint])]
-    own_rows = np.array([[1, 0, 0], [1, 1, 1]]), np.array([[0, 1, 0], [1, 1, 1]])
-    both = CommonMechanism(*map(LinearMechanism, own_rows, levels))
+    rows = np.array([[1, 0, 0], [1, 1, 1]]), np.array([[0, 1, 0], [1, 1, 1]])
+    both = CommonMechanism(*map(LinearMechanism, rows, levels))
     assert both.common.pcost == pytest.approx(1 / (variance * faint), rel=1e-9)
     for (look, left), M in zip(both.spends, both.mechanisms, strict=True):
         assert exact(look) + exact(left) == exact(M.pcost)
@@ -32,14 +32,14 @@ def test_look_and_residual_cost_what_the_choice_costs_alone_to_the_last_digit(va
         assert look >= both.common.pcost or look == M.pcost
 
 
-def test_costs_too_far_apart_to_be_split_exactly_are_refused():
+def test_spends_of_distant_costs_are_refused():
     both = CommonMechanism(mechanism(np.eye(2)), mechanism(np.eye(2), 3e7))
     with pytest.raises(PlanError, match="cannot be split exactly"):
         _ = both.spends
 
 
 @pytest.mark.parametrize("pcosts", [(1.0, 0.9999999999999998), (0.1, 0.30000000000000004), (0.7000000000000001, 1e-1)])
-def test_spends_are_shown_as_they_add_up(pcosts):
+def test_exact_split_sums_as_decimals(pcosts):
     for look in (1 / 3 * min(pcosts), 0.09999, 1e-9):
         for (first, second), total in zip(exact_split(look, pcosts, own=[True] * 2), pcosts, strict=True):
             assert Fraction(repr(first)) + Fraction(repr(second)) == Fraction(repr(total))
@@ -54,7 +54,7 @@ def costlier(monkeypatch):
 
     def plant(parts, factor=1.5):
         real = engine.common_mechanism.common_plan.joint_pcost
-        more = lambda given, records: real(given, records) * (factor if len(given) >= parts else 1.0)  # noqa: E731
+        more = lambda blocks, records: real(blocks, records) * (factor if len(blocks) >= parts else 1.0)  # noqa: E731
         monkeypatch.setattr(engine.common_mechanism.common_plan, "joint_pcost", more)
 
     return plant
@@ -62,7 +62,7 @@ def costlier(monkeypatch):
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("factor", [1.5, 1.0 + 1e-4, 1.0 + 1e-7])
-def test_look_and_rest_are_checked_against_the_plan(costlier, rows, factor):
+def test_stretch_covers_joint_cost_of_parts(costlier, rows, factor):
     budget = Budget(pcost=1.0, rows_per_person=rows)
     options = [plan(ways((3, 2, 2), k), budget) for k in (1, 2)]
     assert coarse_or_fine(*options).stretch == pytest.approx(1.0, abs=1e-8)
@@ -71,7 +71,7 @@ def test_look_and_rest_are_checked_against_the_plan(costlier, rows, factor):
 
 
 @pytest.mark.parametrize("caps", [(10_000, 10**8), (10**8, 10_000)])
-def test_look_and_rest_use_smallest_max_records(caps):
+def test_parts_use_smallest_max_records(caps):
     options = [plan(ways((3, 2, 2), k), Budget(pcost=1.0), max_records=n) for k, n in zip((1, 2), caps, strict=True)]
     both = coarse_or_fine(*options)
     assert [both.look.max_records, *(r.max_records for r in both.residuals)] == [10_000] * 3
@@ -79,8 +79,8 @@ def test_look_and_rest_use_smallest_max_records(caps):
         assert joint_pcost([both.look.blocks, left.blocks], 10_000) <= option.pcost
 
 
-def test_a_chain_that_rounds_past_its_end_is_refused(costlier):
-    options = [made(ways((3, 2, 2), k)) for k in (1, 2, 3)]
+def test_chain_whose_costs_round_up_is_refused(costlier):
+    options = [make_plan(ways((3, 2, 2), k)) for k in (1, 2, 3)]
     assert nested_choices(*options).following is not None
     costlier(3)
     with pytest.raises(PlanError, match="round so often"):

@@ -623,7 +623,7 @@ BUGS = (
         file="engine/common_mechanism/two_stage_io.py",
         old="    if not np.allclose([float(one) for one in told]",
         new="    if False and not np.allclose([float(one) for one in told]",
-        tests=("tests/common_mechanism/test_stepwise.py::test_a_file_of_a_look_with_other_prices_is_refused",),
+        tests=("tests/common_mechanism/test_stepwise.py::test_resume_look_file_with_other_costs_is_refused",),
     ),
     Bug(
         name="second stage accepts other records",
@@ -638,8 +638,8 @@ BUGS = (
         old="        if max(costs) <= 1.0:\n",
         new="        if max(costs) <= 2.0:\n",
         tests=(
-            "tests/common_mechanism/test_common_plan.py::test_what_is_spent_is_what_the_plan_costs_and_covers_what_is_released",
-            "tests/common_mechanism/test_spends.py::test_look_and_rest_are_checked_against_the_plan",
+            "tests/common_mechanism/test_common_plan.py::test_spends_sum_to_plan_cost_and_cover_release",
+            "tests/common_mechanism/test_spends.py::test_stretch_covers_joint_cost_of_parts",
         ),
     ),
     Bug(
@@ -647,21 +647,21 @@ BUGS = (
         file="engine/common_mechanism/common_plan.py",
         old="        if max(costs) <= 1.0:\n",
         new="        if max(costs) <= 1.001:\n",
-        tests=("tests/common_mechanism/test_spends.py::test_look_and_rest_are_checked_against_the_plan",),
+        tests=("tests/common_mechanism/test_spends.py::test_stretch_covers_joint_cost_of_parts",),
     ),
     Bug(
         name="both stages use the largest record limit",
         file="engine/common_mechanism/common_plan.py",
         old="    max_records = min(p.max_records for p in options)\n",
         new="    max_records = max(p.max_records for p in options)\n",
-        tests=("tests/common_mechanism/test_spends.py::test_look_and_rest_use_smallest_max_records",),
+        tests=("tests/common_mechanism/test_spends.py::test_parts_use_smallest_max_records",),
     ),
     Bug(
         name="two decisions accepted for one first stage",
         file="engine/common_mechanism/stepwise.py",
         old="text=text, key=key, earlier=len(steps.choices))",
         new="text=text, key=key)",
-        tests=("tests/common_mechanism/test_stepwise.py::test_of_decisions_at_the_same_time_one_holds",),
+        tests=("tests/common_mechanism/test_stepwise.py::test_simultaneous_decisions_store_one",),
     ),
     Bug(
         name="blocks not tried before the spend",
