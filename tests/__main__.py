@@ -1,16 +1,17 @@
 """Checks, then tests: `python -m tests [--checks | --only-tests | --changed [REVISION]] [--full] [pytest options]`.
 
-Checks are the linter, the formatter, the type checker and the import layers; each prints one line, and its whole
-output when it fails.  pytest runs last, even after a failed check, so that its summary ends the output, with the
-number of tests that only --full runs.  --changed runs, without the checks, the tests that belong to what changed since
-a git revision, by default since the branch left main.  The exit code is 0 only when everything passed.
+Checks are the linter, the formatter, the import layers and the type checker; each prints one line, and its whole
+output when it fails.  pytest runs even after a failed check, and the type checker, which takes most of a minute on one
+core, runs beside it and is reported after it.  --changed runs, without the checks, the tests that belong to what
+changed since a git revision, by default since the branch left main.  The exit code is 0 only when everything passed.
 """
 
 import argparse
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from tests.changed import changed_files, selection
@@ -20,12 +21,13 @@ SCRIPTS = Path(sys.executable).parent
 CHECKS = {
     "ruff check": [SCRIPTS / "ruff", "check", "."],
     "ruff format": [SCRIPTS / "ruff", "format", "--check", "."],
-    "mypy": [SCRIPTS / "mypy"],
     "import layers": [SCRIPTS / "lint-imports"],
+    "mypy": [SCRIPTS / "mypy"],
 }
+Result = tuple[bool, float, str]
 
 
-def run_check(command: list[str | Path]) -> tuple[bool, float, str]:
+def run_check(command: list[str | Path]) -> Result:
     """Run one check; return whether it passed, its seconds and its output."""
     start = time.perf_counter()
     try:
@@ -37,15 +39,14 @@ def run_check(command: list[str | Path]) -> tuple[bool, float, str]:
     return done.returncode == 0, time.perf_counter() - start, done.stdout
 
 
-def run_checks() -> bool:
-    """Run all checks side by side and print a line for each; return whether all passed."""
-    with ThreadPoolExecutor() as pool:
-        results = list(pool.map(run_check, CHECKS.values()))
-    for name, (passed, seconds, output) in zip(CHECKS, results, strict=True):
+def report(checks: Mapping[str, Future[Result]]) -> bool:
+    """Print a line for each check as it ends; return whether all passed."""
+    for name, check in checks.items():
+        passed, seconds, output = check.result()
         print(f"{name:<14} {'ok' if passed else 'FAILED'} ({seconds:.1f} s)", flush=True)
         if not passed:
             print(output.rstrip(), flush=True)
-    return all(passed for passed, _, _ in results)
+    return all(check.result()[0] for check in checks.values())
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -67,12 +68,17 @@ def main(arguments: list[str] | None = None) -> int:
         if not files:
             return 0
         for_pytest += files
-    passed = options.only_tests or options.changed is not None or run_checks()
-    if options.checks:
-        return 0 if passed else 1
-    # more workers than cores: some tests wait for other processes
-    workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
-    tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT)
+    with ThreadPoolExecutor() as pool:
+        has_checks = not options.only_tests and options.changed is None
+        checks = {name: pool.submit(run_check, command) for name, command in CHECKS.items() if has_checks}
+        slow = {name: checks.pop(name) for name in ("mypy",) if has_checks}
+        passed = report(checks)
+        if options.checks:
+            return 0 if report(slow) and passed else 1
+        # more workers than cores: some tests wait for other processes
+        workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
+        tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT)
+        passed = report(slow) and passed
     return tests.returncode or (0 if passed else 1)
 
 
