@@ -73,10 +73,10 @@ class Session:
         return self
 
     def press(self, name: str) -> Session:
-        found = [b for b in self.app.button if b.key == name or b.label.startswith(name)]
-        assert found, (name, [b.label for b in self.app.button])
-        assert not found[0].disabled, name
-        return self.run(found[0].click())
+        buttons = [b for b in self.app.button if b.key == name or b.label.startswith(name)]
+        assert buttons, (name, [b.label for b in self.app.button])
+        assert not buttons[0].disabled, name
+        return self.run(buttons[0].click())
 
     def set(self, **values: Any) -> Session:
         """Set what stands on the page at once, and what only then appears after a run."""
@@ -117,8 +117,8 @@ def demo(name: str) -> Schema:
 
 def with_plan(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **left: Any) -> Session:
     """A session with all k-way sets of a demo schema, which comes to a page, left as it is told, by its address."""
-    asked = Studio(workload=Workload.all_ways(demo(name), ways), options=EVEN)
-    return wait(Session(plan=link.packed(asked)).go(page, **left))
+    studio = Studio(workload=Workload.all_ways(demo(name), ways), options=EVEN)
+    return wait(Session(plan=link.packed(studio)).go(page, **left))
 
 
 def wait(session: Session) -> Session:

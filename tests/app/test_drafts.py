@@ -20,7 +20,7 @@ def give(session: Session, name: str, content: bytes) -> Session:
     return session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/csv"))
 
 
-def test_a_data_dictionary_is_drafted_and_confirmed_line_by_line() -> None:
+def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
     session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
     assert session.studio.schema is None  # nothing is taken before it was looked at
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
@@ -44,7 +44,7 @@ def test_draft_takes_chosen_missing_texts_only() -> None:
     assert session.studio.schema["sex"].missing_values == ()
 
 
-def test_what_was_ticked_for_one_file_is_not_agreed_for_the_next() -> None:
+def test_confirmation_does_not_carry_to_next_file() -> None:
     session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n").set(
         draft_0=True
     )
@@ -52,12 +52,12 @@ def test_what_was_ticked_for_one_file_is_not_agreed_for_the_next() -> None:
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
 
 
-def test_the_labels_of_a_file_make_a_schema_and_its_records_none(tmp_path: Path) -> None:
+def test_labelled_file_gives_schema_from_labels_only(tmp_path: Path) -> None:
     records = pd.DataFrame({"sex": [1.0, 1.0], "age": [31.0, 4.0]})
     pyreadstat.write_sav(records, str(tmp_path / "x.sav"), variable_value_labels={"sex": {1.0: "Female", 2.0: "Male"}})
     session = Session()
-    given = session.app.file_uploader(key="labelled_file").upload("x.sav", (tmp_path / "x.sav").read_bytes(), "")
-    session.run(given)
+    uploader = session.app.file_uploader(key="labelled_file").upload("x.sav", (tmp_path / "x.sav").read_bytes(), "")
+    session.run(uploader)
     assert "No attribute was drafted for age" in session.said()
     assert "labels" in session.app.dataframe[0].value["Reason"][0]
     session.set(draft_agreed=True).press("use_draft")
@@ -68,7 +68,7 @@ def test_the_labels_of_a_file_make_a_schema_and_its_records_none(tmp_path: Path)
     assert not list(private.folder().glob("draft_*"))
 
 
-def test_a_public_table_makes_a_schema_once_somebody_says_that_it_is_public() -> None:
+def test_public_table_draft_requires_declaration() -> None:
     session = Session()
     assert session.app.file_uploader(key="public_file_disabled").disabled
     session.set(draft_is_public=True)
@@ -80,20 +80,20 @@ def test_a_public_table_makes_a_schema_once_somebody_says_that_it_is_public() ->
     assert [(a.name, a.size) for a in session.studio.schema.attributes] == [("region", 2), ("income", 50)]
 
 
-def test_records_given_as_a_schema_are_told_apart_with_a_way_out() -> None:
+def test_records_uploaded_as_schema_are_refused() -> None:
     session = give(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
     assert session.studio.schema is None
     assert "looks like a file of records" in session.said()
     assert any(b.label == "Template with these columns" for b in session.app.get("download_button"))
-    kept = session.app.session_state["only_here"]
+    state = session.app.session_state["only_here"]
 
-    assert max(map(len, kept["columns_of_records"])) < 30  # names, no values
+    assert max(map(len, state["columns_of_records"])) < 30  # names, no values
     session = give(session, "schema.csv", demo("survey").to_csv().encode())
     assert session.studio.schema == demo("survey")
     assert "looks like a file of records" not in session.said()
 
 
-def test_columns_of_records_are_told_apart_whatever_separates_them() -> None:
+def test_records_with_semicolons_are_refused() -> None:
     session = give(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
     assert "it names 3 columns" in session.said()
     assert list(session.app.session_state["only_here"]["columns_of_records"]) == ["Kennung", "Größe", "Einkommen"]
@@ -108,14 +108,14 @@ def as_workbook(rows: list[list[object]]) -> bytes:
     return file.getvalue()
 
 
-def test_schemas_dictionaries_and_exact_totals_come_as_workbooks() -> None:
+def test_workbooks_are_read_as_schema_and_totals() -> None:
     first = [["name", "kind", "size", "labels"], ["sex", "categorical", "", "F|M"]]
     session = give(Session(), "Schema.XLSX", as_workbook([*first, ["code", "", 4, ""]]))
     assert session.studio.schema is None  # a kind is missing
     assert "line 3" in session.errors()
     give(session, "schema.xlsx", as_workbook([*first, ["code", "numeric", 4, ""]]))
-    asked = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")])
-    assert session.studio.schema == asked
+    schema = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")])
+    assert session.studio.schema == schema
     table = as_workbook([["sex", "people"], ["F", 31], ["M", 28]])
     uploader = next(u for u in session.app.file_uploader if str(u.key).startswith("exact_file"))
     session.run(uploader.upload("exact.xlsx", table, ""))
@@ -152,7 +152,7 @@ def test_failed_labelled_file_leaves_no_labelled_draft(tmp_path: Path) -> None:
         assert any(b.key == "use_draft" for b in session.app.button) == is_draft
 
 
-def test_draft_says_where_values_are_whole_numbers() -> None:
+def test_draft_shows_whole_number_attributes() -> None:
     session = give(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
     labels = {box.key: box.label for box in session.app.checkbox}
     assert "whole numbers" in labels["draft_1"]
@@ -237,7 +237,7 @@ def test_records_of_any_text_format_are_refused(name: str, content: str) -> None
 
 
 @pytest.mark.parametrize("content", [b'{"age": 85, "sex": 2}', demo("survey").to_json().encode()])
-def test_json_schema_is_not_taken_for_records(content: bytes) -> None:
+def test_json_schema_is_not_mistaken_for_records(content: bytes) -> None:
     session = give(Session(), "schema.json", content)
     assert session.studio.schema == Schema.from_json(content)
 

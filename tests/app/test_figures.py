@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
 from engine.analysis import ad_hoc_queries as ask
-from engine.analysis import group_table
+from engine.analysis import error_distribution, group_table
 from engine.figures import Picture
 from engine.figures import domain as questions
 from engine.figures import errors as error_figures
@@ -35,7 +33,7 @@ SCHEMA = Schema(
 
 
 @pytest.fixture(scope="module")
-def made() -> Plan:
+def example() -> Plan:
     workload = (
         Workload.all_ways(SCHEMA, ways=(1, 2, 3))
         .add((), "total")
@@ -56,131 +54,130 @@ def checked(picture: Picture) -> Picture:
     return picture
 
 
-def test_errors_of_every_group_are_the_plans(made: Plan) -> None:
-    for i, group in enumerate(made.workload.groups):
-        stds = np.sqrt(made.variances(i))
+def test_error_figure_equals_plan_variances(example: Plan) -> None:
+    for i, group in enumerate(example.workload.groups):
+        stds = np.sqrt(example.variances(i))
         if len(group.parts) > 2:
-            picture = checked(error_figures.error_picture(made, i, (0, 2), [0, 1, 0]))
+            picture = checked(error_figures.error_picture(example, i, (0, 2), [0, 1, 0]))
             shape = [p.count for p in group.parts]
             expected = stds.reshape(shape)[:, 1, :].ravel()
         else:
-            picture, expected = checked(error_figures.error_picture(made, i)), stds
+            picture, expected = checked(error_figures.error_picture(example, i)), stds
         np.testing.assert_allclose(picture.table["standard error"], expected, rtol=1e-12)
 
 
-def test_one_part_of_a_group_with_ranges(made: Plan) -> None:
-    number = next(i for i, g in enumerate(made.workload.groups) if g.weight == 3.0)
-    picture = checked(error_figures.error_picture(made, number, (0,), [0, 1]))
-    np.testing.assert_allclose(picture.table["standard error"], np.sqrt(made.variances(number)).reshape(-1, 2)[:, 1])
+def test_error_figure_of_one_part_with_ranges(example: Plan) -> None:
+    number = next(i for i, g in enumerate(example.workload.groups) if g.weight == 3.0)
+    picture = checked(error_figures.error_picture(example, number, (0,), [0, 1]))
+    np.testing.assert_allclose(picture.table["standard error"], np.sqrt(example.variances(number)).reshape(-1, 2)[:, 1])
     assert "sex = " in picture.title
 
 
-def test_the_spread_counts_every_query(made: Plan) -> None:
-    stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
+def test_spread_figure_counts_all_queries(example: Plan) -> None:
+    stds = np.concatenate([np.sqrt(example.variances(i)) for i in range(len(example.workload.groups))])
     for tolerance in (0.001, float(np.median(stds)), float(stds.max()), 1e6):
         share = (stds <= tolerance).mean()
-        assert checked(error_figures.spread_picture(made, tolerance)).alt.startswith(f"{share:.1%} of")
-    table = error_figures.spread_picture(made, 1.0).table
+        assert checked(error_figures.spread_picture(example, tolerance)).alt.startswith(f"{share:.1%} of")
+    table = error_figures.spread_picture(example, 1.0).table
     assert table["standard error at most"].iloc[-1] == stds.max()
     assert table["standard error at most"].iloc[2] == pytest.approx(np.quantile(stds, 0.5, method="inverted_cdf"))
 
 
-def test_a_sampled_spread_is_close(made: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_spread_is_close_to_exact(example: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size(c, 30) for c in "abc"])
     large = plan(Workload.all_ways(schema, ways=(1, 2, 3)), Budget(pcost=1.0))
     stds = np.sort(np.concatenate([np.sqrt(large.variances(i)) for i in range(len(large.workload.groups))]))
-    spread = importlib.import_module("engine.analysis.error_distribution")  # the room shows the function of this name
-    monkeypatch.setattr(spread, "EXACT_QUERIES", 1000)
-    monkeypatch.setattr(spread, "SAMPLE", 4000)
-    spread.spread.cache_clear()
+    monkeypatch.setattr(error_distribution, "EXACT_QUERIES", 1000)
+    monkeypatch.setattr(error_distribution, "SAMPLE", 4000)
+    error_distribution.error_distribution.cache_clear()
     table = error_figures.spread_picture(large, 1.0).table
     exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95])
     np.testing.assert_allclose(table["standard error at most"][:5], exact, rtol=0.01)
-    spread.spread.cache_clear()
+    error_distribution.error_distribution.cache_clear()
 
 
-def test_tables_of_plan_and_workload(made: Plan) -> None:
-    table = group_table(made)
-    assert table["queries"].sum() == made.workload.queries
-    assert ask.workload_table(made.workload)["queries"].sum() == made.workload.queries
+def test_group_tables_count_queries_and_cells(example: Plan) -> None:
+    table = group_table(example)
+    assert table["queries"].sum() == example.workload.queries
+    assert ask.workload_table(example.workload)["queries"].sum() == example.workload.queries
     assert table["attributes"].iloc[-6] == "(total)"
-    cells = {frozenset(g.attributes) for g in made.workload.groups}
-    assert ask.count_cells(made.workload) == sum(SCHEMA.cells(names) for names in cells)
+    cells = {frozenset(g.attributes) for g in example.workload.groups}
+    assert ask.count_cells(example.workload) == sum(SCHEMA.cells(names) for names in cells)
 
 
-def test_the_budget_is_shared_out_whole(made: Plan) -> None:
-    assert checked(plan_figures.budget_picture(made)).table["share"].sum() == pytest.approx(1.0)
+def test_budget_figure_shares_sum_to_one(example: Plan) -> None:
+    assert checked(plan_figures.budget_picture(example)).table["share"].sum() == pytest.approx(1.0)
 
 
-def test_family_pictures_show_the_rows(made: Plan) -> None:
-    for group in made.workload.groups:
-        for part, asked in enumerate(group.parts):
-            picture = checked(questions.family_picture(SCHEMA, group, part, asked.count - 1))
+def test_family_figure_shows_query_rows(example: Plan) -> None:
+    for group in example.workload.groups:
+        for part, piece in enumerate(group.parts):
+            picture = checked(questions.family_picture(SCHEMA, group, part, piece.count - 1))
             drawn = picture.figure.data[0].z
-            rows = asked.family.rows(asked.sizes)
-            expected = rows[-1].reshape(asked.sizes) if len(asked.axes) == 2 else rows
+            rows = piece.family.rows(piece.sizes)
+            expected = rows[-1].reshape(piece.sizes) if len(piece.axes) == 2 else rows
             np.testing.assert_array_equal(drawn, expected)
 
 
-def test_large_pictures_are_thinned_and_say_so() -> None:
+def test_large_figures_are_thinned_with_note() -> None:
     schema = Schema([Attribute.of_size("x", 530), Attribute.of_size("y", 520)])
-    asked = Workload(schema).add(("x", "y"), "marginal").add(("x",), "marginal").add(("y",), "range")
-    large = plan(asked, Budget(pcost=1.0), solver="fourier")
+    workload = Workload(schema).add(("x", "y"), "marginal").add(("x",), "marginal").add(("y",), "range")
+    large = plan(workload, Budget(pcost=1.0), solver="fourier")
     for number, side in ((0, MAX_SIDE), (2, MAX_SIDE)):
         picture = error_figures.error_picture(large, number)
         assert np.shape(picture.figure.data[0].z) == (side, side)
         assert "evenly spaced" in picture.note
-    picture = questions.family_picture(schema, asked.groups[1])
+    picture = questions.family_picture(schema, workload.groups[1])
     assert np.shape(picture.figure.data[0].z) == (MAX_ROWS, MAX_SIDE)
     assert "evenly spaced" in picture.note
 
 
-def test_labels_cannot_be_markup(made: Plan) -> None:
-    number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex",))
-    assert "<b>" not in error_figures.error_picture(made, number).figure.to_json().replace("\\u003c", "<")
+def test_figure_labels_are_escaped(example: Plan) -> None:
+    number = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
+    assert "<b>" not in error_figures.error_picture(example, number).figure.to_json().replace("\\u003c", "<")
 
 
-def test_queries_of_ones_own(made: Plan) -> None:
+def test_ad_hoc_queries_have_text_and_variance(example: Plan) -> None:
     box = ask.box_query(SCHEMA, {"code": [2, 3, 4], "sex": [0]})
     assert box.text == "code in 2..4 and sex = F"
     written = ask.parse_query(SCHEMA, ["code", "sex"], "code >= 2 and code <= 4 and sex == 'F'")
     np.testing.assert_array_equal(box.tensor, written.tensor)
-    assert made.variance_of(box.attributes, box.tensor) > 0
+    assert example.variance_of(box.attributes, box.tensor) > 0
     assert ask.box_query(SCHEMA, {}).text == "all records"
     assert ask.box_query(SCHEMA, {"sex": []}).tensor.sum() == 0
 
 
-def test_the_truth_of_a_rehearsal(made: Plan) -> None:
+def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
     records = pd.DataFrame({"age": [3, 20, 70], "sex": ["F", "F", "<b>M</b>"], "code": [0, 1, 5], "hour": [0, 0, 4]})
-    found = measure(made, records, rehearsal=True)
-    number = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex", "code"))
-    table = ask.add_truth(found.answers(number, 2, 9), made, number, 2, records)
+    measurement = measure(example, records, rehearsal=True)
+    number = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex", "code"))
+    table = ask.add_truth(measurement.answers(number, 2, 9), example, number, 2, records)
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
     picture = checked(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
     assert all(label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x)
     assert picture.figure.layout.xaxis.nticks == 8
-    assert not checked(figures.answers_picture(found.answers(number), rehearsal=False)).figure.layout.annotations
-    alone = next(i for i, g in enumerate(made.workload.groups) if g.attributes == ("sex",))
-    axis = checked(figures.answers_picture(found.answers(alone), rehearsal=False)).figure
+    assert not checked(figures.answers_picture(measurement.answers(number), rehearsal=False)).figure.layout.annotations
+    alone = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
+    axis = checked(figures.answers_picture(measurement.answers(alone), rehearsal=False)).figure
     assert (axis.layout.xaxis.title.text, axis.data[0].x) == ("sex", ("F", "&lt;b&gt;M&lt;/b&gt;"))
 
 
-def test_no_button_lies_on_the_cells_of_a_map(made: Plan) -> None:
-    number = next(i for i, g in enumerate(made.workload.groups) if len(g.attributes) == 2)
+def test_map_margin_leaves_room_for_buttons(example: Plan) -> None:
+    number = next(i for i, g in enumerate(example.workload.groups) if len(g.attributes) == 2)
     for drawn in (
-        error_figures.error_picture(made, number, (0, 1), [0, 0]),
-        questions.plane_picture(made.schema, made.workload.groups[number], 0),
+        error_figures.error_picture(example, number, (0, 1), [0, 0]),
+        questions.plane_picture(example.schema, example.workload.groups[number], 0),
     ):
         assert any(isinstance(trace, go.Heatmap) for trace in drawn.figure.data)
         assert drawn.figure.layout.margin.t >= 40
 
 
-@pytest.mark.parametrize(("asked", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])
-def test_spending(asked: float, words: str) -> None:
-    picture = checked(figures.spending_picture(1.0, 0.5, asked))
+@pytest.mark.parametrize(("pcost", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])
+def test_spending_figure_shows_remaining_budget(pcost: float, words: str) -> None:
+    picture = checked(figures.spending_picture(1.0, 0.5, pcost))
     assert words in picture.alt
-    assert picture.figure.data[1].name.startswith(f"this release: {asked:g}")
-    fits = asked <= 0.5  # what does not fit is refused, and all that is left stays
+    assert picture.figure.data[1].name.startswith(f"this release: {pcost:g}")
+    fits = pcost <= 0.5  # what does not fit is refused, and all that is left stays
     assert picture.figure.data[2].name == ("will be left: 0.25" if fits else "is left: 0.5")
-    assert picture.figure.data[1].x == ((asked if fits else 0.0),)
+    assert picture.figure.data[1].x == ((pcost if fits else 0.0),)

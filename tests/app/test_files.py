@@ -47,7 +47,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
-def test_nothing_that_is_there_can_be_written_over(session: Session) -> None:
+def test_export_overwrites_no_existing_file(session: Session) -> None:
     folder = folder_of(session)
     planted = plant(folder)
     before = contents(folder.parent)
@@ -71,7 +71,7 @@ def test_nothing_that_is_there_can_be_written_over(session: Session) -> None:
     assert contents(folder.parent) == before
 
 
-def test_answers_are_replaced_only_by_a_typed_name(session: Session) -> None:
+def test_export_replaces_file_after_typed_name(session: Session) -> None:
     target = folder_of(session) / "answers.csv"
     (target.parent / "answers.csv.part").write_text("mine")
     session.set(release_result_path=str(target))
@@ -100,7 +100,7 @@ def test_answers_are_replaced_only_by_a_typed_name(session: Session) -> None:
 
 
 @pytest.mark.parametrize("word", ["outside", "dot file", "link", "behind a link", "no data file"])
-def test_records_are_read_below_the_folders_alone(session: Session, word: str) -> None:
+def test_records_outside_folders_are_refused(session: Session, word: str) -> None:
     place = plant(folder_of(session))[word]
     session.set(again_1=True, records_path=str(place), confirmation="survey").press("release")
     assert "The app may touch" in session.errors() or "Hidden" in session.errors() or "kind" in session.errors()
@@ -108,7 +108,7 @@ def test_records_are_read_below_the_folders_alone(session: Session, word: str) -
 
 
 @pytest.mark.parametrize("name", ["../new.ledger", ".new.ledger", "way/new.ledger", "/dev/shm/new.ledger"])
-def test_ledgers_are_made_below_the_folders_alone(session: Session, name: str) -> None:
+def test_ledger_outside_folders_cannot_be_created(session: Session, name: str) -> None:
     plant(folder_of(session))
     place = folder_of(session) / name
     session.set(ledger_path=str(place))
@@ -117,7 +117,7 @@ def test_ledgers_are_made_below_the_folders_alone(session: Session, name: str) -
     assert not os.path.lexists(place)
 
 
-def test_a_download_that_fails_says_so_without_a_path(
+def test_failed_download_shows_error_without_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(*_: object, **__: object) -> Callable:

@@ -15,7 +15,7 @@ PARTS = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_code_prints_what_stands_below_it(
+def test_guide_code_prints_shown_output(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     text = file.read_text(encoding="utf-8")
@@ -28,13 +28,13 @@ def test_code_prints_what_stands_below_it(
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_the_words_hold_no_figure_of_their_own(file: Path) -> None:
+def test_guide_text_contains_no_decimal_numbers(file: Path) -> None:
     words = PARTS.sub("", file.read_text(encoding="utf-8"))
     assert re.findall(r"\d+\.\d+", words) == []  # what is measured stands below the code that measures it
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_steps_begin_with_a_page_or_a_word_on_it(file: Path) -> None:
+def test_guide_names_existing_pages_and_labels(file: Path) -> None:
     words = file.read_text(encoding="utf-8")
     named = set(re.findall(r"\*\*([A-Z].*?)\*\*", words)) - {"In the studio", "The same as Python"}
     assert named
@@ -48,7 +48,7 @@ def test_steps_begin_with_a_page_or_a_word_on_it(file: Path) -> None:
         assert label.lower() in screen, label
 
 
-def test_every_guide_is_one_tab_away() -> None:
+def test_guide_page_has_one_tab_per_guide() -> None:
     texts = dict(file.read_text(encoding="utf-8").split("\n", 1) for file in FILES)
     texts = {title.removeprefix("# "): text for title, text in texts.items()}
     titles, session = list(texts), Session().go("guide")

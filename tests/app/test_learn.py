@@ -65,7 +65,7 @@ def inside(block: Any) -> list[Any]:
     return nodes + [deeper for node in nodes for deeper in inside(node)]
 
 
-def test_every_question_has_one_right_answer_and_a_word_for_the_others() -> None:
+def test_question_has_one_right_answer_and_feedback() -> None:
     assert len(LESSONS) == len({lesson.tab for lesson in LESSONS}) == len(set(NAMES)) == 10
     for lesson in LESSONS:
         assert len(lesson.questions) == 3
@@ -79,13 +79,13 @@ def test_every_question_has_one_right_answer_and_a_word_for_the_others() -> None
         assert lesson.discussion
 
 
-def test_the_right_answer_does_not_stand_at_one_place() -> None:
+def test_right_answers_have_varying_positions() -> None:
     places = [[c.right for c in q.choices].index(True) for lesson in LESSONS for q in lesson.questions]
     assert all(places.count(place) >= 5 for place in range(3))
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-def test_a_lesson_starts_at_step_0_and_its_questions_answer(lesson: Lesson) -> None:
+def test_lesson_starts_at_step_zero_with_questions(lesson: Lesson) -> None:
     session = learn(lesson)
     assert session.app.header[0].value == lesson.title
     assert lesson.words in session.said()
@@ -120,7 +120,7 @@ def test_progress_counts_questions_and_survives_other_pages() -> None:
     assert f"Answered 3 of {every} questions, 1 of them right" in progress(session)
 
 
-def test_an_address_opens_a_lesson_with_its_choices() -> None:
+def test_address_opens_lesson_with_its_choices() -> None:
     session = Session(lesson="3", cells="32", right="Wavelet", step="2").go("learn")
     assert session.app.header[0].value == by_name("strategies").title
     names: dict = {}
@@ -135,7 +135,7 @@ def test_an_address_opens_a_lesson_with_its_choices() -> None:
     assert "**Step 0.**" in session.said()
 
 
-def test_an_address_names_the_cells_of_a_query() -> None:
+def test_address_stores_cells_of_a_query() -> None:
     session = Session(lesson="1", no_3="a.c", yes_3="").go("learn")
     assert [row.tolist() for row in query(session)] == [[0, 0, 0], [1, 0, 1]]
     back = Session(**session.app.query_params).go("learn")
@@ -143,20 +143,20 @@ def test_an_address_names_the_cells_of_a_query() -> None:
 
 
 @pytest.mark.parametrize("address", [{"lesson": "11"}, {"lesson": "x"}, {"lesson": "1", "rows": "99", "step": "-3"}])
-def test_an_address_that_says_nonsense_opens_the_first_lesson(address: dict[str, str]) -> None:
+def test_invalid_address_opens_first_lesson(address: dict[str, str]) -> None:
     session = Session(**address).go("learn")
     assert not session.errors()
     assert session.app.header[0].value == LESSONS[0].title
     assert dict(session.app.query_params) == {"lesson": "1"}
 
 
-def test_the_plan_stays_in_the_address_beside_the_lesson() -> None:
+def test_address_holds_plan_and_lesson() -> None:
     session = with_schema("cps").go("learn").set(lesson=LESSONS[2].tab)
     assert set(session.app.query_params) == {"plan", "lesson"}
     assert link.unpacked(session.app.query_params["plan"]).schema == demo("cps")
 
 
-def test_a_handout_holds_the_lesson_and_answers_only_for_teachers() -> None:
+def test_handout_shows_answers_only_to_instructors() -> None:
     lesson = by_name("coarse")
     shown = Shown(studio=Studio(), script=Script(), pictures=())
     for answered in (False, True):
@@ -168,7 +168,7 @@ def test_a_handout_holds_the_lesson_and_answers_only_for_teachers() -> None:
         assert ("Saved with 7 questions and 7-way tables" in paper) == answered
 
 
-def test_the_next_lesson_is_one_press_away() -> None:
+def test_next_lesson_button_opens_next_lesson() -> None:
     session = learn()
     for lesson in LESSONS:
         assert session.app.header[0].value == lesson.title
@@ -192,7 +192,7 @@ def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
-def test_the_code_runs_and_makes_the_plan_that_the_studio_opens(lesson: Lesson, capsys: pytest.CaptureFixture) -> None:
+def test_lesson_code_builds_plan_opened_in_studio(lesson: Lesson, capsys: pytest.CaptureFixture) -> None:
     session = to_the_end(learn(lesson), lesson)
     names: dict = {}
     exec(session.app.code[-1].value, names)
@@ -208,13 +208,13 @@ def test_the_code_runs_and_makes_the_plan_that_the_studio_opens(lesson: Lesson, 
     assert session.press("undo").studio.workload is None
 
 
-def test_the_request_before_a_lesson_comes_back() -> None:
+def test_undo_restores_workload_from_before_lesson() -> None:
     session = with_schema("cps").go("learn").press("open_smashed")
     assert session.studio.schema.names == ("reply", "city")
     assert session.press("undo").studio.schema == demo("cps")
 
 
-def test_a_query_of_ones_own_is_smashed() -> None:
+def test_custom_query_is_decomposed() -> None:
     session = learn()
     session.set(smashed_rows=3, smashed_columns=4)
     session.set(smashed_yes_4=["a"], smashed_no_4=[], smashed_unsure_4=["d", "a"])
@@ -224,16 +224,16 @@ def test_a_query_of_ones_own_is_smashed() -> None:
 
 
 @pytest.mark.parametrize("pieces", range(5))
-def test_every_table_of_a_smashed_query_has_its_own_place_below_its_title(pieces: int) -> None:
+def test_decomposition_figure_places_tables_without_overlap(pieces: int) -> None:
     figure = decomposition_picture(decompose_query(yes_or_no(2), [[1, 0], [0, 0]]), pieces).figure
     drawn = [trace for trace in figure.data if trace.type == "heatmap"]
     places = [figure.layout[f"{one[0]}axis{one[1:]}"].domain for trace in drawn for one in (trace.xaxis, trace.yaxis)]
     boxes = list(zip(places[::2], places[1::2], strict=True))
     titles = [place for title in figure.layout.annotations for place in (title.x, title.y)]
     assert titles == pytest.approx([place for x, y in boxes for place in ((x[0] + x[1]) / 2, y[1])])
-    apart = [(a, b) for a in boxes for b in boxes if a[0][1] < b[0][0] or b[0][1] < a[0][0] or a[1][1] < b[1][0]]
+    disjoint = [(a, b) for a in boxes for b in boxes if a[0][1] < b[0][0] or b[0][1] < a[0][0] or a[1][1] < b[1][0]]
     assert len(boxes) == (pieces + 2 if pieces else 1)
-    assert len({*apart, *((b, a) for a, b in apart)}) == len(boxes) * (len(boxes) - 1)
+    assert len({*disjoint, *((b, a) for a, b in disjoint)}) == len(boxes) * (len(boxes) - 1)
 
 
 def query(session: Session) -> list[Any]:
@@ -242,7 +242,7 @@ def query(session: Session) -> list[Any]:
     return list(names["found"].query)
 
 
-def test_an_empty_query_says_what_to_do() -> None:
+def test_query_without_cells_shows_error() -> None:
     session = learn().set(smashed_yes_3=[], smashed_no_3=[])
     assert "Choose at least one cell" in session.errors()
     button = next(b for b in session.app.button if b.key == "open_smashed")
@@ -251,7 +251,7 @@ def test_an_empty_query_says_what_to_do() -> None:
     assert not session.set(smashed_yes_3=["a"]).errors()
 
 
-def test_choices_of_a_lesson_survive_a_look_at_another() -> None:
+def test_lesson_choices_survive_switch_of_lesson() -> None:
     session = learn().set(smashed_yes_3=["a"]).set(lesson=LESSONS[1].tab).set(lesson=LESSONS[0].tab)
     assert [row.tolist() for row in query(session)] == [[1, 0, 0], [0, 0, 1]]
 
@@ -266,18 +266,18 @@ def test_residual_spaces_do_not_overlap() -> None:
     assert tables(session)[-1]["share"].sum() == pytest.approx(1.0)
 
 
-def test_the_plan_of_the_ranges_is_the_optimum_of_the_lesson() -> None:
+def test_lesson_plan_of_ranges_is_optimal() -> None:
     session = learn(by_name("strategies")).set(strategies_cells=8, strategies_left="Wavelet")
     session.set(twin_strategy_left=True, twin_strategy_right=True)
     assert [table.shape for table in tables(session)] == [(8, 9), (8, 9)]  # both at once
     assert not tables(session)[0].equals(tables(session)[1])
     session.press("open_strategies")
     here = session.studio
-    made = plan(here.workload, here.budget, here.mechanism, **here.options)
-    assert made.rmse == pytest.approx(contest("range", 8).tried[-1].rmse, rel=1e-4)
+    result = plan(here.workload, here.budget, here.mechanism, **here.options)
+    assert result.rmse == pytest.approx(contest("range", 8).tried[-1].rmse, rel=1e-4)
 
 
-def test_drawing_again_draws_something_else() -> None:
+def test_draw_again_changes_only_the_noise() -> None:
     session = learn(by_name("noise")).set(twin_outcomes=True)
     first = tables(session)[0]
     assert tables(session.set(tutorial=False))[0].equals(first)  # a rerun is no draw
@@ -291,7 +291,7 @@ def test_drawing_again_draws_something_else() -> None:
     assert session.studio.budget == Budget(pcost=2.0)
 
 
-def test_the_noise_is_that_of_the_plan_of_the_studio() -> None:
+def test_lesson_noise_uses_budget_of_studio() -> None:
     session = with_schema("cps").go("schema")
     session.app.session_state["history"] = History(present=replace(session.studio, budget=Budget(pcost=0.37)))
     session.go("learn").set(lesson=by_name("noise").tab)
@@ -300,7 +300,7 @@ def test_the_noise_is_that_of_the_plan_of_the_studio() -> None:
     assert "pcost=0.37" not in session.set(noise_pcost=0.5).app.code[-1].value
 
 
-def test_better_weights_prove_better_bounds() -> None:
+def test_better_weights_give_larger_bounds() -> None:
     session = learn(by_name("bounds")).set(bounds_family="prefix", bounds_step=1, twin_bounds=True)
     first = tables(session)[0]["RMSE"].tolist()
     assert "above the bound" in session.said()
@@ -311,7 +311,7 @@ def test_better_weights_prove_better_bounds() -> None:
     assert "Strategy and bound meet" in session.said()
 
 
-def test_the_look_is_free() -> None:
+def test_lesson_look_shows_saved_budget() -> None:
     session = learn(by_name("coarse")).set(coarse_step=1)
     assert session.metrics()["Budget saved (pcost)"] == "75.00%"
     session.set(coarse_questions=7, coarse_fine="the whole table", twin_spends=True)
@@ -320,7 +320,7 @@ def test_the_look_is_free() -> None:
     assert session.press("open_coarse").studio.workload.queries == 2**7
 
 
-def test_exact_answers_give_everybody_away_and_a_noisy_one_is_drawn_once() -> None:
+def test_attack_on_noisy_answers_changes_only_redrawn() -> None:
     lesson = by_name("attack")
     session = learn(lesson).set(attack_answers=16)
     assert "has **16 of 16** right" in session.said()
@@ -330,7 +330,7 @@ def test_exact_answers_give_everybody_away_and_a_noisy_one_is_drawn_once() -> No
     assert tables(session.press("publish_again"))[0]["estimate"].tolist() != first
 
 
-def test_a_person_with_many_rows_is_protected_at_a_price() -> None:
+def test_lesson_budget_protects_persons_with_many_rows() -> None:
     session = learn(by_name("rows")).set(rows_rows=20)
     assert "is one of **4 for a person with 20**" in session.said()
     session.press("open_rows")
@@ -345,7 +345,7 @@ def test_wider_cells_have_less_bias() -> None:
     assert float(second.split()[0]) < float(first.split()[0])
 
 
-def test_a_workload_of_ones_own_is_tuned() -> None:
+def test_lesson_tunes_workload_of_the_studio() -> None:
     session = learn(by_name("centers"))
     assert "Once you have a workload of your own" in session.said()
     session = Session().set(demo="survey").press("Use this schema").press("next").set(ways=[1, 2]).press("add_ways")
@@ -353,6 +353,6 @@ def test_a_workload_of_ones_own_is_tuned() -> None:
         centers_whose="My own workload", twin_centered=True
     )
     errors = dict(zip(tables(session)[0]["plan"], tables(session)[0]["RMSE"], strict=True))
-    made = plan(session.studio.workload, Budget(pcost=1.0))
-    assert errors["equal centers"] == pytest.approx(made.weighted_rmse)
+    result = plan(session.studio.workload, Budget(pcost=1.0))
+    assert errors["equal centers"] == pytest.approx(result.weighted_rmse)
     assert errors["bound for all mechanisms"] <= errors["tuned centers"] <= errors["equal centers"] * (1 + 1e-9)

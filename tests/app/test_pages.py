@@ -16,7 +16,7 @@ from pages.parts.shell.state import Studio
 from tests.app.session import Session, demo, expected, with_plan
 
 
-def test_the_first_page_is_empty_and_says_what_to_do() -> None:
+def test_pages_without_schema_show_instructions() -> None:
     session = Session()
     assert "No schema yet" in session.said()
     assert "choose or build a schema first" in session.said()
@@ -27,7 +27,7 @@ def test_the_first_page_is_empty_and_says_what_to_do() -> None:
         assert not session.errors()
 
 
-def test_a_page_that_is_opened_before_the_frame_ever_ran_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_opened_directly_has_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PagesManager, "uses_pages_directory", None)
     session = Session()
     assert [t.value for t in session.app.title] == ["📋 Schema"]
@@ -35,7 +35,7 @@ def test_a_page_that_is_opened_before_the_frame_ever_ran_has_it(monkeypatch: pyt
     assert [b.key for b in session.app.button if b.key in ("undo", "redo")] == ["undo", "redo"]
 
 
-def test_a_newcomer_starts_with_a_demo_and_comes_back_to_it() -> None:
+def test_start_page_opens_demo_and_resumes_it() -> None:
     session = Session().go("start")
     assert not any(b.key == "go_on" for b in session.app.button)
     assert "Schema → Workload → Preview → Compare, Coarse or fine → Release" in session.said()
@@ -62,7 +62,7 @@ def test_a_newcomer_starts_with_a_demo_and_comes_back_to_it() -> None:
     assert session.go("start").press("start_Take a lesson").app.title[0].value.endswith("Learn")
 
 
-def test_every_page_has_frame_summary_and_code() -> None:
+def test_pages_have_frame_summary_and_code() -> None:
     session = with_plan()
     for page in frame.PAGES:
         session.go(Path(page.file).stem)
@@ -80,7 +80,7 @@ def test_explanations_can_be_switched_off() -> None:
     assert "groups" not in session.go("workload").said()
 
 
-def test_explanations_fold_when_one_comes_back() -> None:
+def test_explanations_fold_at_second_visit() -> None:
     session = Session()
     assert any("public knowledge" in box.value for box in session.app.info)
     session.set(demo="cps").press("Use this schema")
@@ -91,7 +91,7 @@ def test_explanations_fold_when_one_comes_back() -> None:
     assert "public knowledge" in fold.markdown[0].value
 
 
-def test_the_address_brings_the_request_back() -> None:
+def test_address_restores_the_request() -> None:
     session = with_plan()
     session.run(session.app)
     text = session.app.query_params[link.NAME]
@@ -102,7 +102,7 @@ def test_the_address_brings_the_request_back() -> None:
     assert "damaged" in Session(plan="rubbish").errors()
 
 
-def test_twenty_edits_and_back_again() -> None:
+def test_twenty_edits_are_undone_and_redone() -> None:
     session = Session().set(demo="survey").press("Use this schema").press("next")
     for k in range(9):
         session.set(add_how="One set of attributes", group_names=[session.studio.schema.names[k % 10]])

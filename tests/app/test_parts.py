@@ -49,7 +49,7 @@ def studio(pcost: float = 1.0) -> Studio:
     return Studio(workload=workload, budget=Budget(pcost=pcost))
 
 
-def test_undo_and_redo_bring_back_the_same_bytes() -> None:
+def test_undo_and_redo_restore_equal_states() -> None:
     steps = [Studio(workload=Workload(SCHEMA), budget=Budget(pcost=float(k))) for k in range(1, 40)]
     history = History()
     for step in steps:
@@ -65,7 +65,7 @@ def test_undo_and_redo_bring_back_the_same_bytes() -> None:
     assert history.redo() is history
 
 
-def test_a_step_that_changes_nothing_is_none_and_a_new_step_drops_the_future() -> None:
+def test_push_without_change_is_no_step() -> None:
     history = History().push(studio(), redraw=False)
     assert history.push(studio(), redraw=True) is history
     back = history.undo().push(studio(pcost=3.0), redraw=False)
@@ -78,7 +78,7 @@ def test_states_survive_text_and_address() -> None:
     assert link.unpacked(link.packed(here)).to_json() == here.to_json()
 
 
-def test_sessions_that_ask_the_same_share_one_workload_whatever_their_budgets() -> None:
+def test_equal_requests_share_one_workload() -> None:
     one, other = (link.unpacked(link.packed(studio(pcost=k))) for k in (1.0, 2.0))
     assert one.asked is other.asked
     more = Studio(workload=one.asked.add(("age",), "prefix"))
@@ -87,55 +87,55 @@ def test_sessions_that_ask_the_same_share_one_workload_whatever_their_budgets() 
 
 
 @pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", link.packed(Studio())[:-6]])
-def test_damaged_addresses_are_refused_by_name(text: str) -> None:
+def test_damaged_addresses_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
         link.unpacked(text)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"question": 3, "budget": 1}', "[" * 100_000])
-def test_damaged_states_are_refused_by_name(text: str) -> None:
+def test_damaged_states_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
         Studio.from_json(text)
 
 
-def test_groups_follow_a_renamed_attribute_and_misfits_are_named() -> None:
+def test_groups_follow_renamed_attributes_or_are_listed() -> None:
     new = Schema([Attribute.numeric("years", [0, 18, 65, 120]), *SCHEMA.attributes[1:]])
     assert renamed(SCHEMA, new) == {"age": "years"}
-    kept, lost = fitted(Workload.all_ways(SCHEMA, ways=(1, 2)), new)
-    assert len(kept.groups) == 10
+    remaining, lost = fitted(Workload.all_ways(SCHEMA, ways=(1, 2)), new)
+    assert len(remaining.groups) == 10
     assert lost == ()
-    assert kept.groups[4].attributes == ("years", "sex")
+    assert remaining.groups[4].attributes == ("years", "sex")
     smaller = Schema([Attribute.categorical("code", ["a", "b"]), Attribute.of_size("rank", 3)])
-    kept, lost = fitted(studio().workload, smaller)
-    assert [g.attributes for g in kept.groups] == [("rank",), ("code", "rank"), ("rank",), ()]
-    assert len(lost) + len(kept.groups) == len(studio().workload.groups)
+    remaining, lost = fitted(studio().workload, smaller)
+    assert [g.attributes for g in remaining.groups] == [("rank",), ("code", "rank"), ("rank",), ()]
+    assert len(lost) + len(remaining.groups) == len(studio().workload.groups)
 
 
 @pytest.mark.parametrize("name", [*demo_data.schemas()])
-def test_the_schema_table_gives_the_schema_back(name: str) -> None:
+def test_schema_table_without_edits_returns_schema(name: str) -> None:
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     assert schema_table.edited(schema, {}) == schema
 
 
-def test_edits_of_the_schema_table() -> None:
+def test_schema_table_edits_are_applied() -> None:
     edits = {
         "edited_rows": {0: {"name": "years"}, "1": {"labels": "F|M|X|D"}},
         "added_rows": [{"name": "town", "kind": "numeric", "size": "7"}, {"kind": "categorical"}],
         "deleted_rows": [2],
     }
-    found = schema_table.edited(SCHEMA, edits)
-    assert found.names == ("years", "sex", "rank", "town")
-    assert found.sizes(found) == (3, 4, 3, 7)
+    schema = schema_table.edited(SCHEMA, edits)
+    assert schema.names == ("years", "sex", "rank", "town")
+    assert schema.sizes(schema) == (3, 4, 3, 7)
 
 
-def test_edits_keep_whose_rows_they_are() -> None:
+def test_schema_table_edits_keep_person_column() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
-    for found in (
+    for schema in (
         schema_table.edited(declared, {"deleted_rows": [2]}),
         schema_table.appended(declared, Attribute.of_size("town", 7)),
     ):
-        assert (found.person, found.rows_per_person) == ("pid", 3)
-        assert "pid" not in [row["name"] for row in schema_table.rows(found)]
+        assert (schema.person, schema.rows_per_person) == ("pid", 3)
+        assert "pid" not in [row["name"] for row in schema_table.rows(schema)]
     with pytest.raises(SchemaError, match="person column 'pid'"):
         schema_table.edited(declared, {"edited_rows": {0: {"name": "pid"}}})
 
@@ -151,19 +151,19 @@ def test_edits_keep_whose_rows_they_are() -> None:
         {"deleted_rows": [0, 1, 2, 3]},
     ],
 )
-def test_edits_that_make_no_schema_are_refused_by_name(edits: dict) -> None:
+def test_invalid_schema_edits_are_refused(edits: dict) -> None:
     with pytest.raises(SchemaError):
         schema_table.edited(SCHEMA, edits)
 
 
 @pytest.mark.parametrize("text", ["", "a,b", "1:2", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"])
-def test_edges_that_cannot_be_read(text: str) -> None:
+def test_invalid_edges_are_refused(text: str) -> None:
     with pytest.raises(SchemaError):
         Attribute.numeric("x", schema_table.edge_numbers(text))
 
 
 @pytest.mark.parametrize("content", [b"", b"1,2\n3\n", b"a,b\n", b"\xff\xfe\x00", b"1,,2\n", b'"' * 50])
-def test_matrix_files_that_are_none(content: bytes) -> None:
+def test_invalid_matrix_files_are_refused(content: bytes) -> None:
     with pytest.raises(WorkloadError):
         read_matrix(content)
 
@@ -176,7 +176,7 @@ def test_families_with_parameters_have_a_form() -> None:
 
 
 @pytest.mark.parametrize("demo", [None, "cps"])
-def test_the_python_code_makes_the_same_plan(demo: str | None) -> None:
+def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
     if demo is None:
         here = studio(pcost=0.7)
     else:
@@ -188,7 +188,7 @@ def test_the_python_code_makes_the_same_plan(demo: str | None) -> None:
     assert names["made"].hash == plan(here.workload, here.budget, **here.taken).hash
 
 
-def test_the_rehearsal_code_runs(capsys: pytest.CaptureFixture) -> None:
+def test_rehearsal_code_prints_answers(capsys: pytest.CaptureFixture) -> None:
     exec(code.rehearsal_code(studio(), rows=50, seed=3), {})
     assert "answer" in capsys.readouterr().out
 
@@ -205,21 +205,21 @@ def test_long_code_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert names["workload"] == workload
 
 
-def test_examples_in_docstrings() -> None:
+def test_docstring_examples_pass() -> None:
     shown = [file for file in (ROOT / "pages" / "parts").rglob("*.py") if ">>>" in file.read_text(encoding="utf-8")]
     names = [".".join(file.relative_to(ROOT).with_suffix("").parts) for file in shown]
-    found = {name: doctest.testmod(importlib.import_module(name)) for name in names}
-    assert len(found) > 5
-    assert {name: result for name, result in found.items() if result.failed or not result.attempted} == {}
+    results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
+    assert len(results) > 5
+    assert {name: result for name, result in results.items() if result.failed or not result.attempted} == {}
 
 
-def test_names_cannot_be_markup() -> None:
+def test_plain_escapes_markup() -> None:
     assert plain("![x](y) <b>") == "\\!\\[x\\]\\(y\\) \\<b\\>"
     assert "http://" not in plain("http://example.com").replace("\\", "")
 
 
 @pytest.mark.parametrize("file", PAGE_FILES, ids=lambda f: str(f.relative_to(ROOT)))
-def test_house_rules(file: Path) -> None:
+def test_page_module_follows_import_rules(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     modules = {n.name for node in ast.walk(tree) if isinstance(node, ast.Import) for n in node.names}
@@ -237,20 +237,20 @@ def stale_clicks(text: str) -> list[str]:
     """Return the buttons of a page that hand over what was chosen when they were drawn."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     buttons = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "button"]
-    given = {id(call): {word.arg: word.value for word in call.keywords} for call in buttons}
+    keywords = {id(call): {word.arg: word.value for word in call.keywords} for call in buttons}
     held = (ast.Call, ast.Lambda)
-    stale = [c for c in buttons if "args" in given[id(c)] or isinstance(given[id(c)].get("on_click"), held)]
+    stale = [c for c in buttons if "args" in keywords[id(c)] or isinstance(keywords[id(c)].get("on_click"), held)]
     return [ast.unparse(call.args[0]) for call in stale]
 
 
-def test_buttons_take_what_was_chosen_last() -> None:
+def test_buttons_bind_no_stale_values() -> None:
     texts = {file: file.read_text(encoding="utf-8") for file in PAGE_FILES}
-    assert {file.name: found for file, text in texts.items() if (found := stale_clicks(text))} == {}
+    assert {file.name: stale for file, text in texts.items() if (stale := stale_clicks(text))} == {}
     assert stale_clicks("st.button('Go', on_click=go, args=(rows,))\nst.button('Undo', on_click=undo)") == ["'Go'"]
     assert stale_clicks("left.button('Go', on_click=partial(go, rows))") == ["'Go'"]
 
 
-def test_every_figure_can_be_saved_as_a_drawing() -> None:
+def test_figures_can_be_saved_as_svg() -> None:
     pages = Path(show.__file__).resolve().parents[2]
     drawn = {file.relative_to(pages).as_posix(): file.read_text(encoding="utf-8") for file in pages.rglob("*.py")}
     assert [name for name, text in drawn.items() if "plotly_chart" in text] == ["parts/shell/show.py"]

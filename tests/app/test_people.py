@@ -34,9 +34,9 @@ def panel(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    made = Ledger.create(tmp_path / "office.ledger")
-    made.add_dataset("office", total=Budget(pcost=2.0, rows_per_person=3))
-    return made
+    new_ledger = Ledger.create(tmp_path / "office.ledger")
+    new_ledger.add_dataset("office", total=Budget(pcost=2.0, rows_per_person=3))
+    return new_ledger
 
 
 def opened(page: str, budget: Budget = BUDGET, **left: object) -> Session:
@@ -63,7 +63,7 @@ def looking(ledger: Ledger, records: Path, **left: object) -> Session:
     return opened("coarse", **place, coarse_confirmation="office", **left)
 
 
-def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: Ledger, panel: Path) -> None:
+def test_release_caps_rows_and_reports_once(ledger: Ledger, panel: Path) -> None:
     session = releasing(ledger, panel)
     assert waiting(session)
     assert "name the column that tells the person" in session.said()
@@ -71,8 +71,8 @@ def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: 
     assert not waiting(session.set(person_column="pid"))
     assert "person='pid'" in session.app.code[-1].value
     wait(session.press("release"))
-    told = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
-    assert told in session.said()
+    summary = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
+    assert summary in session.said()
     other = opened("release", step="2. Release", ledger_path=str(ledger.path))
     assert "Released for office" in other.said()
     assert "beyond the cap" not in other.said()
@@ -80,13 +80,13 @@ def test_a_release_caps_the_rows_of_a_person_and_tells_the_curator_once(ledger: 
 
 
 @pytest.mark.full
-def test_the_check_caps_the_rows_as_the_release_does(ledger: Ledger, panel: Path) -> None:
+def test_check_caps_rows_like_the_release(ledger: Ledger, panel: Path) -> None:
     session = releasing(ledger, panel).set(person_column="pid")
     wait(session.press("check_records"))
     assert "counted 1,800 + left out 0 + beyond the cap 1,200" in session.said()
 
 
-def test_a_bound_may_be_declared_and_another_unit_waits(ledger: Ledger, panel: Path) -> None:
+def test_declared_row_bound_is_accepted_per_unit(ledger: Ledger, panel: Path) -> None:
     session = releasing(ledger, panel).set(person_how=False)
     assert not waiting(session)
     assert ", person='" not in session.app.code[-1].value
@@ -95,7 +95,7 @@ def test_a_bound_may_be_declared_and_another_unit_waits(ledger: Ledger, panel: P
     assert "the plan is for adding or removing a person of at most 1 row" in single.said()
 
 
-def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> None:
+def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None:
     session = opened("schema", Budget(pcost=0.4))
     box = {kind: next(e.key for e in session.app.get(kind) if str(e.key).startswith("unit_")) for kind in INPUTS}
     filled(session, **{box["text_input"]: "a"})
@@ -118,7 +118,7 @@ def test_the_schema_says_whose_rows_they_are(ledger: Ledger, panel: Path) -> Non
     assert not waiting(session)
 
 
-def test_rules_for_impossible_cells_are_checked_as_they_are_written() -> None:
+def test_structural_zero_rules_are_checked_when_entered() -> None:
     session = opened("schema")
     box = next(e.key for e in session.app.text_area if str(e.key).startswith("rules_"))
     session.set(**{box: "a == 9"})
@@ -130,7 +130,7 @@ def test_rules_for_impossible_cells_are_checked_as_they_are_written() -> None:
     assert not session.errors()
 
 
-def test_exact_totals_are_typed_in_and_weaken_what_is_promised() -> None:
+def test_invariants_are_entered_and_weaken_guarantee() -> None:
     session = opened("schema")
     box = next(e.key for e in session.app.text_area if str(e.key).startswith("exact_"))
     session.set(**{box: "a,n\n0,-3"})
@@ -142,7 +142,7 @@ def test_exact_totals_are_typed_in_and_weaken_what_is_promised() -> None:
     assert "invariants=[([], [12])])" in session.app.code[-1].value
 
 
-def test_exact_totals_come_from_a_file_as_spreadsheets_write_it() -> None:
+def test_invariants_are_read_from_spreadsheet_files() -> None:
     session = opened("schema")
 
     def give(content: bytes) -> None:
@@ -156,7 +156,7 @@ def test_exact_totals_come_from_a_file_as_spreadsheets_write_it() -> None:
     assert session.studio.schema == SCHEMA.with_facts(invariants=[(["b"], [3, 4, 5])])
 
 
-def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
+def test_look_requires_the_person_column(ledger: Ledger, panel: Path) -> None:
     session = looking(ledger, panel)
     assert "name the column that tells the person" in session.said()
     session.set(person_column="pid")
@@ -165,7 +165,7 @@ def test_a_look_asks_for_the_person(ledger: Ledger, panel: Path) -> None:
 
 
 @pytest.mark.full
-def test_look_and_rest_cap_the_rows_and_a_changed_file_is_charged_when_asked(ledger: Ledger, panel: Path) -> None:
+def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -> None:
     session = looking(ledger, panel, person_column="pid")
     wait(session.press("coarse_look"))
     assert "beyond the cap 1,200" in session.said()
@@ -194,7 +194,7 @@ def counted(tmp_path: Path) -> Path:
     return place
 
 
-def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: Path) -> None:
+def test_release_reads_the_count_column(ledger: Ledger, counted: Path) -> None:
     session = releasing(ledger, counted, person_how=False)
     wait(session.press("check_records"))
     assert "if it tells how many records each row stands for" in session.errors()
@@ -220,7 +220,7 @@ def test_a_release_is_told_what_a_column_of_counts_is(ledger: Ledger, counted: P
     assert "Rows read 12 = counted 12" in left_out.said()
 
 
-def test_both_steps_of_a_choice_are_told_so_too(ledger: Ledger, counted: Path) -> None:
+def test_look_and_rest_read_the_count_column(ledger: Ledger, counted: Path) -> None:
     session = looking(ledger, counted, person_how=False, rows_are="counted", number_column="n")
     assert session.app.code[-1].value.count(", count_column='n'") == 2
     wait(session.press("coarse_look"))
@@ -243,7 +243,7 @@ TOTALS: list[Total] = [
 @pytest.mark.parametrize(
     "totals", [TOTALS[2:], pytest.param(TOTALS[:2], marks=pytest.mark.full)], ids=["approximate and pure", "rho and mu"]
 )
-def test_a_total_is_declared_in_any_language(ledger: Ledger, totals: list[Total]) -> None:
+def test_total_is_declared_in_each_unit(ledger: Ledger, totals: list[Total]) -> None:
     session = opened("coarse", coarse_step="Look for real", ledger_path=str(ledger.path))
     for language, numbers, kind, total in totals:
         session.set(dataset_unit=language)
@@ -255,7 +255,7 @@ def test_a_total_is_declared_in_any_language(ledger: Ledger, totals: list[Total]
         assert status.definition.describe() in session.said()
 
 
-def test_a_total_for_people_is_met_by_one_click(tmp_path: Path) -> None:
+def test_budget_takes_rows_per_person_of_dataset(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=2))
     session = opened("release", Budget(pcost=1.0), step="2. Release", ledger_path=str(book.path))

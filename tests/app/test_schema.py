@@ -12,7 +12,7 @@ from pages.parts.workload.schema_table import edited
 from tests.app.session import Session, demo, with_plan
 
 
-def test_a_schema_from_a_demo_and_back() -> None:
+def test_demo_schema_is_loaded_and_undone() -> None:
     session = Session().set(demo="adult").press("Use this schema")
     assert session.metrics()["Attributes"] == "14"
     assert session.studio.schema == demo("adult")
@@ -23,7 +23,7 @@ def test_a_schema_from_a_demo_and_back() -> None:
     assert "No schema yet" in session.press("undo").press("undo").said()
 
 
-def test_attributes_are_added_one_by_one_and_mistakes_lose_nothing() -> None:
+def test_attributes_are_added_and_mistakes_are_refused() -> None:
     session = Session().set(new_name="sex", new_labels="F\nM").press("Add attribute")
     session.set(new_name="age", domain="Bins", new_edges="0:100:20").press("Add attribute")
     session.set(new_name="code", domain="Codes", new_size=9, new_kind="categorical").press("Add attribute")
@@ -55,7 +55,7 @@ def test_attributes_are_added_one_by_one_and_mistakes_lose_nothing() -> None:
         ("a.csv", b""),
     ],
 )
-def test_files_that_are_no_schema(name: str, content: bytes) -> None:
+def test_invalid_schema_files_are_refused(name: str, content: bytes) -> None:
     session = Session().set(demo="cps").press("Use this schema")
     session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/plain"))
     assert session.errors()
@@ -63,7 +63,7 @@ def test_files_that_are_no_schema(name: str, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["mine.json", "mine.csv"])
-def test_a_schema_file(name: str) -> None:
+def test_schema_file_is_loaded(name: str) -> None:
     schema = demo("survey")
     content = (schema.to_json() if name.endswith("json") else schema.to_csv()).encode()
     session = Session()
@@ -71,7 +71,7 @@ def test_a_schema_file(name: str) -> None:
     assert session.studio.schema == schema
 
 
-def test_another_schema_keeps_the_groups_that_fit_and_names_the_rest() -> None:
+def test_new_schema_drops_groups_without_attributes() -> None:
     session = with_plan(page="schema").set(demo="census").press("Use this schema")
     assert "12 groups no longer fit" in session.said()
     assert len(session.studio.workload.groups) == 3

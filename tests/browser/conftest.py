@@ -173,8 +173,8 @@ class Visit:
             self.page.wait_for_function(CALM, arg=runs, timeout=CEILING, polling=POLLING)
         except NeverCalm as error:
             self.page.screenshot(path=self.shots / "never_calm.png")
-            known = self.page.evaluate("[JSON.stringify(window.watched), document.activeElement.outerHTML]")
-            raise AssertionError(f"the page never came to rest after {runs} runs: {known}") from error
+            state = self.page.evaluate("[JSON.stringify(window.watched), document.activeElement.outerHTML]")
+            raise AssertionError(f"the page never came to rest after {runs} runs: {state}") from error
 
     @contextmanager
     def run(self) -> Iterator[None]:
@@ -268,12 +268,12 @@ class Visit:
         self.shot(f"{name}_{self.scheme}")
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
-        self.barriers += [(name, self.scheme, *found) for found in self.page.evaluate(AXE)]
+        self.barriers += [(name, self.scheme, *finding) for finding in self.page.evaluate(AXE)]
 
     def cut(self) -> list[list[object]]:
         """Return what sticks out of the screen, of a picture or of its box."""
-        found: list[list[object]] = self.page.evaluate(CUT)
-        return found
+        overflows: list[list[object]] = self.page.evaluate(CUT)
+        return overflows
 
     def _change(self) -> None:
         """Prefer the other theme until the page has it: on a busy machine the change comes after some calm frames."""
@@ -290,9 +290,9 @@ class Visit:
 @pytest.fixture(scope="package")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The app, started as a person would start it; nothing outside this machine may have been asked for at the end."""
-    with serving(tmp_path_factory.mktemp("server")) as found:
-        yield found
-    assert found.strangers() == []
+    with serving(tmp_path_factory.mktemp("server")) as running:
+        yield running
+    assert running.strangers() == []
 
 
 @pytest.fixture(scope="package")
@@ -316,24 +316,24 @@ def visit(server: Served, browser: BrowserContext) -> Iterator[Visit]:
     wanted = os.environ.get(PICTURES)
     shots = Path(wanted) if wanted else ROOT / "screenshots"
     page = browser.new_page()
-    found = Visit(page=page, url=server.url, shots=shots, pictures=wanted is not None)
+    new_visit = Visit(page=page, url=server.url, shots=shots, pictures=wanted is not None)
 
     def heard(message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
         if message.type == "error" and not any(word in message.text + place for word in HARMLESS):
-            found.console.append(f"{message.text} ({place})")
+            new_visit.console.append(f"{message.text} ({place})")
 
     def asked(request: Request | WebSocket) -> None:
         host = urlparse(request.url)
         if host.scheme in ("http", "https", "ws", "wss") and host.hostname != "127.0.0.1":
-            found.strangers.append(request.url)
+            new_visit.strangers.append(request.url)
 
     page.on("console", heard)
-    page.on("pageerror", lambda error: found.console.append(str(error)))
+    page.on("pageerror", lambda error: new_visit.console.append(str(error)))
     page.on("request", asked)
     page.on("websocket", asked)
-    yield found
+    yield new_visit
     page.close()
-    assert found.barriers == []
-    assert found.console == []
-    assert found.strangers == []
+    assert new_visit.barriers == []
+    assert new_visit.console == []
+    assert new_visit.strangers == []

@@ -24,7 +24,7 @@ SCHEMA = Schema(
 )
 
 
-def test_the_empty_page_has_the_frame_and_the_census_example(visit: Visit) -> None:
+def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
     # of a whole run the first visit of its server: before it Streamlit would take the folder for its older navigation
     visit.open("coarse")
     visit.sees("There is no schema yet")
@@ -46,7 +46,7 @@ def test_the_empty_page_has_the_frame_and_the_census_example(visit: Visit) -> No
     visit.look("compare_empty")
 
 
-def test_rehearse_look_decide_finish_and_come_back(visit: Visit, tmp_path: Path) -> None:
+def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)

@@ -21,9 +21,7 @@ def census(pcost: float = 1.0) -> Studio:
     return Studio(workload=workload, budget=Budget(pcost=pcost))
 
 
-def test_every_view_can_be_read_by_everybody_and_the_winner_goes_into_the_studio(
-    visit: Visit, tmp_path: pytest.TempPathFactory
-) -> None:
+def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: pytest.TempPathFactory) -> None:
     page = visit.page
     visit.open(f"compare?{link.NAME}={link.packed(census())}")
     visit.sees("Done: the results are below")  # the quick ones need no word
@@ -67,8 +65,8 @@ def test_every_view_can_be_read_by_everybody_and_the_winner_goes_into_the_studio
             visit.pick("Group", "3: age")
         if view == "Two plans":
             other = tmp_path / "plan.json"
-            asked = census(pcost=2.0)
-            other.write_text(plan(asked.workload, asked.budget, "wff").to_json(), encoding="utf-8")
+            studio = census(pcost=2.0)
+            other.write_text(plan(studio.workload, studio.budget, "wff").to_json(), encoding="utf-8")
             visit.upload(other)
             visit.pick("Second plan", "the uploaded file")
             visit.sees("The budget differs: pcost 1 and pcost 2.")

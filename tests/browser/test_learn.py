@@ -24,7 +24,7 @@ def look_at_the_last_step(visit: Visit, number: int) -> None:
     visit.look(f"learn_{number}")
 
 
-def test_the_keyboard_is_enough_and_every_lesson_can_be_read_by_everybody(visit: Visit) -> None:
+def test_lessons_are_accessible_and_work_by_keyboard(visit: Visit) -> None:
     page = visit.page
     visit.open("learn")
     visit.sees(LESSONS[0].title)
@@ -60,7 +60,7 @@ def test_the_keyboard_is_enough_and_every_lesson_can_be_read_by_everybody(visit:
         look_at_the_last_step(visit, number)
 
 
-def test_the_back_button_the_answers_the_way_to_the_studio_and_the_guide(visit: Visit) -> None:
+def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     page = visit.page
     visit.open("learn?lesson=3&cells=32")
     visit.sees(LESSONS[2].title)
@@ -138,9 +138,9 @@ def test_the_back_button_the_answers_the_way_to_the_studio_and_the_guide(visit: 
     visit.look("planted")  # what is seen in one theme alone, and what has no colour
     visit.look("planted")
     planted = [one for one in visit.barriers if one[0] == "planted"]
-    found = {(scheme, rule, html.split(">")[0]) for _, scheme, rule, nodes in planted for html in nodes}
+    findings = {(scheme, rule, html.split(">")[0]) for _, scheme, rule, nodes in planted for html in nodes}
     visit.barriers[:] = [one for one in visit.barriers if one not in planted]
-    assert found == {
+    assert findings == {
         ("light", "button-name", '<button id="c"'),
         ("dark", "button-name", '<button id="c"'),
         ("light", "color-contrast", '<p id="a"'),

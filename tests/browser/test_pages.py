@@ -19,8 +19,8 @@ WIDTHS = NARROW, 1100, 1440  # pixels
 def address(page: str, demo: str) -> str:
     """A page with all tables of one and two attributes of a demo."""
     schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
-    asked = Studio(workload=Workload.all_ways(schema, (1, 2)), budget=Budget(pcost=1.0))
-    return f"{page}?{link.NAME}={link.packed(asked)}"
+    studio = Studio(workload=Workload.all_ways(schema, (1, 2)), budget=Budget(pcost=1.0))
+    return f"{page}?{link.NAME}={link.packed(studio)}"
 
 
 # a page, with nothing chosen or with something, and the words that it is there with
@@ -64,6 +64,6 @@ def looked_at(visit: Visit, name: str, width: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "width"), list(itertools.product(PAGES, WIDTHS)))
-def test_every_page_can_be_read_on_every_screen(visit: Visit, name: str, width: int) -> None:
+def test_pages_are_accessible_at_each_width(visit: Visit, name: str, width: int) -> None:
     shown(visit, name)
     looked_at(visit, name, width)

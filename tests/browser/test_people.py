@@ -10,7 +10,7 @@ from tests.browser.conftest import ROOT, Visit
 PROMISE = "up to 3 rows, is protected together"
 
 
-def test_a_panel_is_released_and_looked_at(visit: Visit, tmp_path: Path) -> None:
+def test_panel_release_and_look_cap_rows(visit: Visit, tmp_path: Path) -> None:
     visit.open()
     visit.pick("Start from a demo schema", "Panel")
     visit.press("Use this schema")

@@ -16,16 +16,16 @@ ASKED = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_by
 SURVEY = f"preview?{link.NAME}={link.packed(Studio(workload=ASKED))}"
 
 
-def inside(visit: Visit, found: Locator) -> bool:
+def inside(visit: Visit, locator: Locator) -> bool:
     """Whether the top of something, as high as a line and a half, is in the window as the page was opened."""
-    box, window = found.first.bounding_box(), visit.page.viewport_size
+    box, window = locator.first.bounding_box(), visit.page.viewport_size
     return box["y"] >= 0 and box["y"] + min(box["height"], 36) <= window["height"] and box["x"] < window["width"]
 
 
 SIZES = ((1440, 900), (1100, 700))
 
 
-def test_the_result_shows_without_scrolling_and_a_click_looks_at_a_group(visit: Visit) -> None:
+def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     page = visit.page
     for width, height in SIZES:
         page.set_viewport_size({"width": width, "height": height})
@@ -33,7 +33,7 @@ def test_the_result_shows_without_scrolling_and_a_click_looks_at_a_group(visit: 
             visit.open(SURVEY)
         visit.sees("Over the best possible")
         visit.settle()
-        for found in (
+        for locator in (
             page.get_by_role("spinbutton", name="epsilon"),
             page.get_by_text("Typical error (counts)"),
             page.get_by_text("Largest error (counts)"),
@@ -43,7 +43,7 @@ def test_the_result_shows_without_scrolling_and_a_click_looks_at_a_group(visit: 
             page.get_by_text("typical error", exact=False).last,
             page.get_by_test_id("stPlotlyChart"),
         ):
-            assert inside(visit, found), (width, found)
+            assert inside(visit, locator), (width, locator)
     for width, height in reversed(SIZES):
         page.set_viewport_size({"width": width, "height": height})
         visit.settle()
@@ -78,7 +78,7 @@ def test_the_result_shows_without_scrolling_and_a_click_looks_at_a_group(visit: 
     visit.look("30_map")
 
 
-def test_a_bad_group_is_mended_a_target_reached_a_probe_drawn_and_the_best_bounded(visit: Visit) -> None:
+def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     visit.open(SURVEY)
     visit.sees("Where the error of this group comes from")
     visit.shot("30_why")

@@ -11,7 +11,7 @@ from engine.ledger import Ledger
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 
-def test_the_whole_job_with_a_second_dataset_in_between(visit: Visit, tmp_path: Path) -> None:
+def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     visit.open("")
     visit.sees("Try a demo")
@@ -118,7 +118,7 @@ def test_the_whole_job_with_a_second_dataset_in_between(visit: Visit, tmp_path: 
     assert [row.dataset for row in rows if row.kind == "spend"] == ["survey 1996"]
 
 
-def test_a_newcomer_rehearses_in_few_clicks_goes_back_page_by_page_and_edits(visit: Visit) -> None:
+def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     page = visit.page
     page.add_init_script("window.clicks = 0; addEventListener('click', (e) => { clicks += e.isTrusted; }, true)")
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})

@@ -47,7 +47,7 @@ def older(studio: Studio) -> str:
     [("Preview", "Release", "Guide"), pytest.param(tuple(WORDS), marks=pytest.mark.full)],
     ids=["some pages", "every page"],
 )
-def test_reload_and_arrows_lose_nothing(visit: Visit, titles: tuple[str, ...]) -> None:
+def test_reload_and_history_keep_the_workload(visit: Visit, titles: tuple[str, ...]) -> None:
     page = visit.page
     visit.open(f"workload?{link.NAME}={older(Studio(workload=census()))}")
     for title in titles:

@@ -17,7 +17,7 @@ FOREIGN = "img[src*=example], a[href*=example], a[href^=javascript], main b:text
 SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
 
 
-def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) -> None:
+def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Path) -> None:
     bad = "![x](http://example.com/a.png) <img src=http://example.com/b.png onerror=alert(1)> :red[y] $z$"
     labels = [bad, "[k](http://example.com)", "<b>c</b>", "=1+1"]
     code, script = Attribute.of_size("<i>code</i>", 3), Attribute.of_size("[k](javascript:alert(1))", 3)
@@ -59,7 +59,7 @@ def test_names_and_labels_are_shown_and_never_run(visit: Visit, tmp_path: Path) 
     assert visit.page.locator(FOREIGN).count() == 0
 
 
-def test_groups_come_from_sql_and_from_a_range_dragged_or_moved_by_keyboard(visit: Visit) -> None:
+def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
     visit.open(f"workload?{link.NAME}={link.packed(Studio(workload=Workload(schema)))}")
     visit.sees("No group yet")

@@ -33,10 +33,10 @@ class Tour:
             self.visit.page.mouse.move(0, 0)
             self.visit.settle()
         seen = Image.open(BytesIO(self.visit.page.screenshot())).convert("RGB").resize((WIDTH, HEIGHT), Image.LANCZOS)
-        whole = Image.new("RGB", (WIDTH, HEIGHT + LINE), PAPER)
-        whole.paste(seen, (0, 0))
-        ImageDraw.Draw(whole).text((16, HEIGHT + 10), words, INK, ImageFont.load_default(size=21))
-        self.frames.append(whole)
+        image = Image.new("RGB", (WIDTH, HEIGHT + LINE), PAPER)
+        image.paste(seen, (0, 0))
+        ImageDraw.Draw(image).text((16, HEIGHT + 10), words, INK, ImageFont.load_default(size=21))
+        self.frames.append(image)
 
     def go(self, page: str) -> None:
         """Open another page by the sidebar, where nothing that was chosen is lost."""

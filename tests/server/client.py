@@ -55,7 +55,7 @@ class Client:
 
     def ask(self, message: BackMsg, *at_once: BackMsg) -> Client:
         """Send a message, and others right behind it, and hear what comes of it."""
-        begun = time.monotonic()
+        start = time.monotonic()
         self.told, self.size, self.first = [], 0, 0.0
         for one in (message, *at_once):
             self.line.send(one.SerializeToString())
@@ -64,37 +64,37 @@ class Client:
             content = self.line.recv(timeout=CEILING)
             self.size += len(content)
             self.everything.append(content)
-            found = ForwardMsg.FromString(content)
-            kind = found.WhichOneof("type")
+            reply = ForwardMsg.FromString(content)
+            kind = reply.WhichOneof("type")
             if kind == "delta":
-                self.first = self.first or time.monotonic() - begun
-                self._note(found)
+                self.first = self.first or time.monotonic() - start
+                self._note(reply)
             elif kind == "navigation":
-                self.pages = {page.url_pathname: page.page_script_hash for page in found.navigation.app_pages}
+                self.pages = {page.url_pathname: page.page_script_hash for page in reply.navigation.app_pages}
             elif kind == "new_session":
-                self.session = found.new_session.initialize.session_id
+                self.session = reply.new_session.initialize.session_id
             elif kind == "page_info_changed":
-                self.query = found.page_info_changed.query_string
-            elif kind == "script_finished" and found.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
+                self.query = reply.page_info_changed.query_string
+            elif kind == "script_finished" and reply.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 running -= 1
-            self.told.append(found)
-        self.seconds = time.monotonic() - begun
+            self.told.append(reply)
+        self.seconds = time.monotonic() - start
         return self
 
     def hear(self, kind: str) -> Any:
         """Wait for one kind of message."""
         while True:
-            found = ForwardMsg.FromString(self.line.recv(timeout=CEILING))
-            if found.WhichOneof("type") == kind:
-                return getattr(found, kind)
+            reply = ForwardMsg.FromString(self.line.recv(timeout=CEILING))
+            if reply.WhichOneof("type") == kind:
+                return getattr(reply, kind)
 
     def file(self, key: str) -> str:
         """The address of the file behind a download button, which is made when this session asks for it."""
-        asked = BackMsg()
-        asked.backend_operation_request.request_id = key
-        asked.backend_operation_request.session_id = self.session
-        asked.backend_operation_request.deferred_file.file_id = self.elements[self.id_of(key)].deferred_file_id
-        self.line.send(asked.SerializeToString())
+        request = BackMsg()
+        request.backend_operation_request.request_id = key
+        request.backend_operation_request.session_id = self.session
+        request.backend_operation_request.deferred_file.file_id = self.elements[self.id_of(key)].deferred_file_id
+        self.line.send(request.SerializeToString())
         return str(self.hear("backend_operation_response").deferred_file.url)
 
     @property
@@ -102,14 +102,14 @@ class Client:
         """The ids of what the last action drew."""
         return re.findall(r'id: "([^"]+)"', self.text)
 
-    def _note(self, found: ForwardMsg) -> None:
-        kind = found.delta.WhichOneof("type")
+    def _note(self, message: ForwardMsg) -> None:
+        kind = message.delta.WhichOneof("type")
         if kind == "new_element":
-            name = found.delta.new_element.WhichOneof("type")
-            assert name != "exception", found.delta.new_element.exception
-            element = getattr(found.delta.new_element, name)
+            name = message.delta.new_element.WhichOneof("type")
+            assert name != "exception", message.delta.new_element.exception
+            element = getattr(message.delta.new_element, name)
         elif kind == "add_block":
-            element = found.delta.add_block
+            element = message.delta.add_block
         else:
             return
         name = getattr(element, "id", "")
@@ -118,9 +118,9 @@ class Client:
 
     def id_of(self, key: str) -> str:
         """The id of the widget with this key that was drawn last."""
-        found = [name for name in self.elements if name.endswith(f"-{key}")]
-        assert found, (key, sorted(self.elements))
-        return found[-1]
+        ids = [name for name in self.elements if name.endswith(f"-{key}")]
+        assert ids, (key, sorted(self.elements))
+        return ids[-1]
 
     def has(self, key: str) -> bool:
         """Whether a widget of this key was drawn."""
@@ -149,7 +149,7 @@ class Client:
     @property
     def text(self) -> str:
         """Everything that the last action drew, as text."""
-        return " ".join(str(found.delta) for found in self.told if found.WhichOneof("type") == "delta").replace(
+        return " ".join(str(message.delta) for message in self.told if message.WhichOneof("type") == "delta").replace(
             "\\", ""
         )
 

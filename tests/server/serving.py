@@ -76,13 +76,13 @@ def serving(folder: Path, *options: str, start: Sequence[str] = START, **environ
     """Start the app, wait until it prints its address, and end it; it keeps its settings and its sink in `folder`."""
     port, sink = free_port(), folder / "sink.txt"
     (folder / "sitecustomize.py").write_text(SINK, encoding="utf-8")
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
-    paths = os.pathsep.join([str(folder), *([kept["PYTHONPATH"]] if "PYTHONPATH" in kept else [])])
-    kept |= {"PYTHONPATH": paths, "SINK_FILE": str(sink), "DP_WORKBENCH_SETTINGS": str(folder / "settings")}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
+    paths = os.pathsep.join([str(folder), *([variables["PYTHONPATH"]] if "PYTHONPATH" in variables else [])])
+    variables |= {"PYTHONPATH": paths, "SINK_FILE": str(sink), "DP_WORKBENCH_SETTINGS": str(folder / "settings")}
     process = subprocess.Popen(
         [*start, "--server.port", str(port), *options],
         cwd=folder,
-        env=kept | environment,
+        env=variables | environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -90,18 +90,18 @@ def serving(folder: Path, *options: str, start: Sequence[str] = START, **environ
         start_new_session=True,
     )
     lines: list[str] = []
-    found: queue.Queue[str] = queue.Queue()
+    addresses: queue.Queue[str] = queue.Queue()
 
     def listen() -> None:
         for line in process.stdout:
             lines.append(line)
             if match := re.search(r"http\S+token=\S+", line):
-                found.put(match[0])
-        found.put("")
+                addresses.put(match[0])
+        addresses.put("")
 
     threading.Thread(target=listen, daemon=True).start()
     try:
-        address = found.get(timeout=CEILING)
+        address = addresses.get(timeout=CEILING)
         if not address:
             pytest.fail(f"the server ended: {''.join(lines)[-2000:]}")
         _wait_for(address)

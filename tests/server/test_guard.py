@@ -34,10 +34,10 @@ FOREIGN = (
 
 def ask(server: Served, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
     """One request with exactly these headers and the server's own Host, unless another is given."""
-    given = {"Host": server.url.removeprefix("http://")} | {k.replace("_", "-"): v for k, v in headers.items()}
+    fields = {"Host": server.url.removeprefix("http://")} | {k.replace("_", "-"): v for k, v in headers.items()}
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
-    for name, value in given.items():
+    for name, value in fields.items():
         line.putheader(name, value)
     line.endheaders()
     return line.getresponse()
@@ -52,15 +52,15 @@ def stream(server: Served, *, origin: str | None, cookie: str = "", host: str = 
         key = {"Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": f"http://{host}", "Cookie": cookie}
         return ask(server, "/_stcore/stream", Host=host, **upgrade, **key).status == 101
     try:
-        given = {"additional_headers": headers, "subprotocols": ["streamlit"], "open_timeout": CEILING}
-        with connect(place, origin=origin, **given):
+        options = {"additional_headers": headers, "subprotocols": ["streamlit"], "open_timeout": CEILING}
+        with connect(place, origin=origin, **options):
             return True
     except InvalidHandshake:
         return False
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_is_answered_without_the_key(server: Served, path: str) -> None:
+def test_requests_without_key_are_refused(server: Served, path: str) -> None:
     for headers in ({}, {"Cookie": f"{server.cookie}x"}, {"Authorization": "Bearer x"}):
         answer = ask(server, path, **headers)
         assert answer.status == 403
@@ -69,8 +69,8 @@ def test_nothing_is_answered_without_the_key(server: Served, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_another_host_or_origin_is_refused_even_with_the_key(server: Served, path: str) -> None:
-    known = {"Cookie": server.cookie}
+def test_foreign_host_or_origin_is_refused_with_key(server: Served, path: str) -> None:
+    headers = {"Cookie": server.cookie}
     port = server.url.rpartition(":")[2]
     for host in (
         "example.com",
@@ -86,16 +86,16 @@ def test_another_host_or_origin_is_refused_even_with_the_key(server: Served, pat
         f"127.0.0.1:0{port}",
         "",
     ):
-        assert ask(server, path, Host=host, **known).status in (400, 403)
+        assert ask(server, path, Host=host, **headers).status in (400, 403)
     for origin in FOREIGN:
-        assert ask(server, path, Origin=origin, **known).status == 403
+        assert ask(server, path, Origin=origin, **headers).status == 403
     for kind in ("cross-site", "same-site"):
-        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **known).status == 403
-        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **known).status == 403
-    assert ask(server, path, "POST", **known).status == 403
+        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **headers).status == 403
+        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **headers).status == 403
+    assert ask(server, path, "POST", **headers).status == 403
 
 
-def test_the_printed_address_is_exchanged_for_a_strict_cookie(server: Served) -> None:
+def test_printed_address_is_exchanged_for_strict_cookie(server: Served) -> None:
     answer = ask(server, f"/release?plan=x%22y&token={server.token}")
     cookie = answer.headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
@@ -109,7 +109,7 @@ def test_the_printed_address_is_exchanged_for_a_strict_cookie(server: Served) ->
 
 
 @pytest.mark.parametrize("odd", ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"])
-def test_cookies_of_other_programs_lock_nobody_out(server: Served, odd: str) -> None:
+def test_cookies_of_other_programs_do_not_block_access(server: Served, odd: str) -> None:
     odd = odd.replace("{name}", server.cookie.partition("=")[0])
     for both in (f"{odd}; {server.cookie}", f"{server.cookie}; {odd}"):
         assert ask(server, "/_stcore/health", Cookie=both).status == 200
@@ -117,16 +117,16 @@ def test_cookies_of_other_programs_lock_nobody_out(server: Served, odd: str) -> 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_answer_forbids_frames_and_guessing(server: Served, path: str) -> None:
+def test_responses_forbid_frames_and_type_guessing(server: Served, path: str) -> None:
     for headers in ({}, {"Cookie": server.cookie}):
-        found = ask(server, path, **headers).headers
-        assert "frame-ancestors 'none'" in found["Content-Security-Policy"]
-        assert "default-src 'self'" in found["Content-Security-Policy"]
-        assert found.get_all("X-Content-Type-Options") == ["nosniff"]
-        assert found.get_all("Referrer-Policy") == ["no-referrer"]
+        response = ask(server, path, **headers).headers
+        assert "frame-ancestors 'none'" in response["Content-Security-Policy"]
+        assert "default-src 'self'" in response["Content-Security-Policy"]
+        assert response.get_all("X-Content-Type-Options") == ["nosniff"]
+        assert response.get_all("Referrer-Policy") == ["no-referrer"]
 
 
-def test_the_websocket_opens_for_its_own_page_alone(server: Served) -> None:
+def test_websocket_opens_only_for_its_origin(server: Served) -> None:
     assert stream(server, origin=server.url, cookie=server.cookie)
     assert not stream(server, origin=server.url)
     assert not stream(server, origin=server.url, cookie=f"{server.cookie}x")
@@ -136,7 +136,7 @@ def test_the_websocket_opens_for_its_own_page_alone(server: Served) -> None:
         assert not stream(server, origin=origin, cookie=server.cookie)
 
 
-def test_strangers_cost_no_request_to_the_internet(server: Served) -> None:
+def test_foreign_origins_cause_no_outside_requests(server: Served) -> None:
     for origin in FOREIGN * 3:
         for cookie in ("", server.cookie):
             stream(server, origin=origin, cookie=cookie)
@@ -146,7 +146,7 @@ def test_strangers_cost_no_request_to_the_internet(server: Served) -> None:
     assert server.strangers() == []
 
 
-def test_the_sink_sees_what_leaves_the_machine(server: Served, tmp_path: Path) -> None:
+def test_network_log_records_outside_connections(server: Served, tmp_path: Path) -> None:
     seen = replace(server, sink=tmp_path / "sink.txt")
     environment = {"PYTHONPATH": str(server.sink.parent), "SINK_FILE": str(seen.sink)}
     text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
@@ -162,18 +162,18 @@ OPEN = (
 
 
 @pytest.mark.parametrize("options", OPEN)
-def test_no_key_is_made_when_strangers_could_reach_it(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_without_loopback_hosts_is_refused(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(LOOPBACK) == set(config.get_option("server.allowedHosts"))
-    kept = {"server.address": "127.0.0.1", "server.allowedHosts": list(LOOPBACK)}
+    settings = {"server.address": "127.0.0.1", "server.allowedHosts": list(LOOPBACK)}
     for name, value in zip(options[::2], options[1::2], strict=True):
-        kept[name.removeprefix("--")] = [value] if name.endswith("Hosts") else value
-    monkeypatch.setattr(config, "get_option", kept.__getitem__)
+        settings[name.removeprefix("--")] = [value] if name.endswith("Hosts") else value
+    monkeypatch.setattr(config, "get_option", settings.__getitem__)
     with pytest.raises(SystemExit, match=r"server\.allowedHosts"):
         start_token()
 
 
 @pytest.mark.parametrize("options", [OPEN[0], *(pytest.param(more, marks=pytest.mark.full) for more in OPEN[1:])])
-def test_the_start_is_refused_when_strangers_could_reach_it(options: list[str]) -> None:
+def test_server_start_without_loopback_hosts_fails(options: list[str]) -> None:
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(free_port()), *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING, check=False)
     assert run.returncode != 0
@@ -181,34 +181,34 @@ def test_the_start_is_refused_when_strangers_could_reach_it(options: list[str]) 
     assert "Traceback" not in run.stderr
 
 
-def test_behind_a_proxy_a_named_host_and_the_key_are_needed(tmp_path: Path) -> None:
-    given, named = "k" * 40, "workbench.example.org"
+def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
+    token, named = "k" * 40, "workbench.example.org"
     options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named.title()]
     # the wait for the start asks for the printed address, which is that of the proxy: so it is awaited by hand
     port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
-    environment = {"DP_WORKBENCH_TOKEN": given, "PATH": "", "HOME": str(tmp_path)}
+    environment = {"DP_WORKBENCH_TOKEN": token, "PATH": "", "HOME": str(tmp_path)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         line = next(line for line in process.stdout if "token=" in line)
-        assert f"https://{named.title()}/?token={given}" in line
-        for host, bearer, status in ((named, given, 200), (named, "", 403), (f"127.0.0.2:{port}", given, 403)):
+        assert f"https://{named.title()}/?token={token}" in line
+        for host, bearer, status in ((named, token, 200), (named, "", 403), (f"127.0.0.2:{port}", token, 403)):
             request = urllib.request.Request(f"http://127.0.0.2:{port}/_stcore/health", headers={"Host": host})
             request.add_header("Authorization", f"Bearer {bearer}")
-            found: list[int] = []
+            statuses: list[int] = []
 
-            def ask_once(request: urllib.request.Request = request, found: list[int] = found) -> bool:
+            def ask_once(request: urllib.request.Request = request, statuses: list[int] = statuses) -> bool:
                 try:
                     with urllib.request.urlopen(request, timeout=CEILING) as answer:
-                        found.append(answer.status)
+                        statuses.append(answer.status)
                 except urllib.error.HTTPError as error:
-                    found.append(error.code)
+                    statuses.append(error.code)
                 except OSError:  # not there yet
                     return False
                 return True
 
             until(ask_once)
-            assert found == [status]
+            assert statuses == [status]
     finally:
         process.terminate()
         process.wait(timeout=CEILING)

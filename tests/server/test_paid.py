@@ -33,24 +33,24 @@ PLANTED = ("ledger", "records", "result", "in a dot folder", "link", "outside", 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder that the server is started in; one level up nothing may be touched."""
-    made = tmp_path_factory.mktemp("outside") / "office"
-    made.mkdir()
-    shutil.copy(SURVEY, made / "records.csv")
-    (made / "loop").symlink_to(made / "pool")
-    (made / "pool").symlink_to(made / "loop")
+    new_folder = tmp_path_factory.mktemp("outside") / "office"
+    new_folder.mkdir()
+    shutil.copy(SURVEY, new_folder / "records.csv")
+    (new_folder / "loop").symlink_to(new_folder / "pool")
+    (new_folder / "pool").symlink_to(new_folder / "loop")
     for name in ("budget.csv", "race.ledger"):
-        Ledger.create(made / name).add_dataset("first", total=Budget(pcost=9.0))
-        Ledger(made / name).add_dataset("canary-second", total=Budget(pcost=9.0))
-    return made
+        Ledger.create(new_folder / name).add_dataset("first", total=Budget(pcost=9.0))
+        Ledger(new_folder / name).add_dataset("canary-second", total=Budget(pcost=9.0))
+    return new_folder
 
 
 @pytest.fixture(scope="module")
 def office(folder: Path) -> Iterator[Served]:
     with serving(folder, DP_WORKBENCH_FOLDERS="/proc") as server:
         yield server
-        told = "".join(server.lines)
+        output = "".join(server.lines)
     for word in ("Traceback", "canary", "Uncaught", str(folder.name) + "/"):
-        assert word not in told
+        assert word not in output
     assert server.strangers() == []
 
 
@@ -76,7 +76,7 @@ def files(folder: Path) -> dict[Path, bytes]:
     return {f: f.read_bytes() for f in folder.parent.rglob("*") if f.is_file() and f.parent.name != "settings"}
 
 
-def test_no_path_overwrites_anything_or_breaks_the_page(released: Client, folder: Path) -> None:
+def test_invalid_export_paths_overwrite_nothing(released: Client, folder: Path) -> None:
     released.set("release_result_view", string_value="Download")
     planted = plant(folder)
     before = files(folder)
@@ -88,25 +88,25 @@ def test_no_path_overwrites_anything_or_breaks_the_page(released: Client, folder
     assert files(folder) == before
 
 
-def test_answers_are_replaced_by_a_typed_name_alone(released: Client, folder: Path) -> None:
+def test_export_replaces_file_after_typed_name(released: Client, folder: Path) -> None:
     released.set("release_result_path", string_value="mine.csv").press("release_result_write").until("Written")
     target = folder / "mine.csv"
-    whole = target.read_bytes()
-    target.write_bytes(whole[: whole.index(b"\n") + 1])
+    content = target.read_bytes()
+    target.write_bytes(content[: content.index(b"\n") + 1])
     released.run().set("release_result_replace", string_value="mine").press("release_result_write")
-    assert target.read_bytes() != whole
+    assert target.read_bytes() != content
     released.set("release_result_replace", string_value="mine.csv").press("release_result_write").until("Written")
-    assert target.read_bytes() == whole
+    assert target.read_bytes() == content
 
 
-def test_an_export_that_fails_is_told_without_its_path(released: Client) -> None:
+def test_failed_export_shows_error_without_path(released: Client) -> None:
     released.set("release_result_view", string_value="Download")
     released.set("release_result_path", string_value=NOWHERE)
     released.press("release_result_write").until("could not be")  # and nothing in the log, see `office`
 
 
 @pytest.mark.parametrize("key", ["ledger_path", "records_path"])
-def test_no_path_to_read_breaks_the_page(office: Served, folder: Path, key: str) -> None:
+def test_invalid_input_paths_do_not_break_page(office: Served, folder: Path, key: str) -> None:
     page = paying(office, folder / "budget.csv", "records.csv", "first")
     for place in (*HOSTILE, "/etc/passwd", "../outside.csv", "/dev/zero"):
         page.set(key, string_value=place)
@@ -116,7 +116,7 @@ def test_no_path_to_read_breaks_the_page(office: Served, folder: Path, key: str)
     assert not [row for row in Ledger(folder / "budget.csv").rows() if row.dataset == "first" and row.kind == "spend"]
 
 
-def test_a_race_for_one_release_shows_it_to_all_and_spends_once(office: Served, folder: Path) -> None:
+def test_simultaneous_releases_spend_once(office: Served, folder: Path) -> None:
     book = folder / "race.ledger"
     pages = [paying(office, book, "missing.csv") for _ in range(4)]
     pages[0].press("release").until("there is no file")  # its job failed; the release is paid for elsewhere
@@ -135,13 +135,13 @@ def test_a_race_for_one_release_shows_it_to_all_and_spends_once(office: Served, 
     assert "Rows read" not in pages[0].until("Released for first").text
 
 
-def test_a_reload_shows_dataset_tab_and_result(office: Served, released: Client) -> None:
+def test_reload_shows_dataset_tab_and_result(office: Served, released: Client) -> None:
     again = mine(office, "release", released.query)
     assert "Released for canary" in again.text
     assert 'value: "2. Release"' in again.text or "2. Release" in again.text
 
 
-def test_no_rehearsal_stands_where_a_real_look_was(office: Served, folder: Path) -> None:
+def test_look_replaces_rehearsal_on_the_page(office: Served, folder: Path) -> None:
     book = Ledger.create(folder / "looks.ledger")
     book.add_dataset("canary-third", total=Budget(pcost=9.0))
     synthetic(SMALL, 20_000, seed=3).to_csv(folder / "small.csv", index=False)
@@ -159,7 +159,7 @@ def test_no_rehearsal_stands_where_a_real_look_was(office: Served, folder: Path)
         assert "The rule says to stop" not in again.text
 
 
-def test_a_new_start_lists_what_was_paid_for(office: Served, folder: Path) -> None:
+def test_restarted_server_lists_releases(office: Served, folder: Path) -> None:
     book = Ledger(folder / "budget.csv")
     (dataset,) = [row.dataset for row in book.rows() if row.kind == "spend"]
     with serving(folder, DP_WORKBENCH_FOLDERS="/proc") as later:

@@ -45,7 +45,7 @@ def got(server: Served, place: str, cookie: str) -> tuple[int, bytes]:
     return answer.status, answer.read()[:2]
 
 
-def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
+def test_rehearsal_files_are_removed_with_session(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     with serving(tmp_path, TMPDIR=str(tmp_path / "t")) as server:
         page = opened(server, "release", QUERY)
@@ -61,9 +61,9 @@ def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
         assert private_files(tmp_path / "t") != [file]
         page.set("rehearsal_view", string_value="Tables to publish").press("rehearsal_publish")
         page.until("All tables sum to")
-        made = private_files(tmp_path / "t")
-        assert sorted(one.suffix for one in made) == ["", ".csv", ".parquet", ".xlsx", ".zip"]
-        assert {stat.S_IMODE(one.stat().st_mode) for one in made} == {0o600}
+        outputs = private_files(tmp_path / "t")
+        assert sorted(one.suffix for one in outputs) == ["", ".csv", ".parquet", ".xlsx", ".zip"]
+        assert {stat.S_IMODE(one.stat().st_mode) for one in outputs} == {0o600}
         place = page.file("rehearsal_published_zip")
         assert got(server, place, server.cookie) == (200, b"PK")
         assert got(server, place, "")[0] == 403
@@ -77,7 +77,7 @@ def test_a_rehearsal_goes_with_its_session(tmp_path: Path) -> None:
         assert not private_files(tmp_path / "t")
 
 
-def test_an_upload_leaves_memory_with_its_page_and_with_its_session(server: Served) -> None:
+def test_upload_is_freed_with_page_or_session(server: Served) -> None:
     page = opened(server, "release", QUERY)
     upload(server, page, b"x" * 1_000_000)
     assert metric(server, "UploadedFileManager") >= 1_000_000
@@ -89,15 +89,16 @@ def test_an_upload_leaves_memory_with_its_page_and_with_its_session(server: Serv
     shrinks(server, "the upload outlived its session")
 
 
-def test_a_timer_of_the_page_that_was_left_is_not_heard(server: Served) -> None:
+def test_timer_of_left_page_is_ignored(server: Served) -> None:
     page = opened(server, "compare", QUERY)
-    timer = next(found.auto_rerun.fragment_id for found in page.told if found.WhichOneof("type") == "auto_rerun")
+    timer = next(message.auto_rerun.fragment_id for message in page.told if message.WhichOneof("type") == "auto_rerun")
     late = page.message()
     late.rerun_script.fragment_id, late.rerun_script.is_auto_rerun = timer, True
     page.page, page.states = "release", {}
-    heard = page.ask(page.message(), late).told + page.run().told
-    drawn = {found.new_session.page_script_hash for found in heard if found.WhichOneof("type") == "new_session"}
-    assert drawn == {page.pages["release"]}  # a run of any other page would empty the one that is open
+    messages = page.ask(page.message(), late).told + page.run().told
+    starts = [m.new_session for m in messages if m.WhichOneof("type") == "new_session"]
+    # a run of another page would clear the open page
+    assert {start.page_script_hash for start in starts} == {page.pages["release"]}
 
 
 @pytest.fixture
@@ -114,7 +115,7 @@ def released(tmp_path: Path, server: Served) -> tuple[Client, Ledger]:
     return page, book
 
 
-def test_nothing_of_a_session_is_told_to_another(released: tuple[Client, Ledger], server: Served) -> None:
+def test_other_session_receives_no_release_data(released: tuple[Client, Ledger], server: Served) -> None:
     page, book = released
     assert "Rows read 944" in page.text
     for other in ("theirs", ""):
@@ -122,10 +123,10 @@ def test_nothing_of_a_session_is_told_to_another(released: tuple[Client, Ledger]
         stranger.set("step", string_value="2. Release")
         for where in ("coarse", "release", "preview"):
             stranger.go(where)
-        heard = b"".join(stranger.everything)
-        assert b"Answers" not in heard
+        received = b"".join(stranger.everything)
+        assert b"Answers" not in received
         for word in (b"canary", b"Rows read", b"Released for"):
-            assert word not in heard
+            assert word not in received
     again = opened(server, "release", page.query, cookie=f"{server.cookie}; workbench-browser=mine")
     assert "Released for canary" in again.text
     assert "Rows read" not in again.text
@@ -133,7 +134,7 @@ def test_nothing_of_a_session_is_told_to_another(released: tuple[Client, Ledger]
     assert len([row for row in book.rows() if row.kind == "spend"]) == 1
 
 
-def test_the_server_ends_while_it_compares(tmp_path: Path) -> None:
+def test_server_stops_during_comparison(tmp_path: Path) -> None:
     """A helper that is at work, of which no list knew, was waited for without end."""
     with serving(tmp_path) as server:
         opened(server, "compare", QUERY)

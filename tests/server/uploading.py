@@ -17,7 +17,7 @@ def upload(server: Served, page: Client, content: bytes) -> None:
     ask.file_urls_request.request_id = "r"
     ask.file_urls_request.file_names.append("records.csv")
     page.line.send(ask.SerializeToString())
-    found = page.hear("file_urls_response").file_urls[0]
+    target = page.hear("file_urls_response").file_urls[0]
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
     answer = line.getresponse()
@@ -38,5 +38,5 @@ def upload(server: Served, page: Client, content: bytes) -> None:
         "X-Xsrftoken": xsrf.partition("=")[2],
         "Content-Type": f"multipart/form-data; boundary={bound}",
     }
-    line.request("PUT", found.upload_url, body, headers)
+    line.request("PUT", target.upload_url, body, headers)
     assert line.getresponse().status == 204

@@ -21,6 +21,6 @@ def records(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    made = Ledger.create(tmp_path / "office.ledger")
-    made.add_dataset("office", total=Budget(pcost=1.0))
-    return made
+    new_ledger = Ledger.create(tmp_path / "office.ledger")
+    new_ledger.add_dataset("office", total=Budget(pcost=1.0))
+    return new_ledger

@@ -23,8 +23,8 @@ LOOK, EARLIER = "Look for real", "Earlier looks"
 
 @cache
 def common_of(pcost: float = 0.4) -> CommonPlan:
-    found = analyses.workloads_by_way(SCHEMA, (1, 2))
-    return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
+    workloads = analyses.workloads_by_way(SCHEMA, (1, 2))
+    return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in workloads.values()), names=list(workloads))
 
 
 def opened(pcost: float = 0.4, **left: object) -> Session:

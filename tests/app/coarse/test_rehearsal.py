@@ -19,7 +19,7 @@ from tests.app.release.given import shown
 from tests.app.session import Session, wait
 
 
-def test_the_empty_page_says_what_to_do_and_has_an_example() -> None:
+def test_coarse_page_without_schema_offers_example() -> None:
     session = Session().go("coarse")
     assert "There is no schema yet" in session.said()
     assert "shown here once there are two plans" in session.said()
@@ -33,7 +33,7 @@ def test_the_empty_page_says_what_to_do_and_has_an_example() -> None:
     assert "A look needs the analyses above" in session.said()
 
 
-def test_explanations_can_be_switched_off_here() -> None:
+def test_coarse_page_hides_explanations() -> None:
     session = opened()
     assert "the look is free" in session.said()
     assert "Fix the rule before" in session.said()
@@ -42,7 +42,7 @@ def test_explanations_can_be_switched_off_here() -> None:
     assert "Fix the rule before" not in session.said()
 
 
-def test_shares_and_rule_are_the_engines() -> None:
+def test_coarse_page_shows_shares_and_rule() -> None:
     session, common = opened(), common_of()
     assert f"{common.saved:.2%} of the largest pcost" in session.said()
     assert "at least 5 standard errors" in session.said()
@@ -51,7 +51,7 @@ def test_shares_and_rule_are_the_engines() -> None:
     assert "at least 30% of its 9 cells" in session.said()
 
 
-def test_bad_choices_are_told() -> None:
+def test_coarse_page_invalid_options_show_errors() -> None:
     session = opened()
     key = next(m.key for m in session.app.multiselect if m.key.startswith("coarse_ways"))
     session.set(**{key: [2]})
@@ -60,7 +60,7 @@ def test_bad_choices_are_told() -> None:
     assert "no group with an attribute" in session.errors()
 
 
-def test_the_present_workload_against_a_coarser_one() -> None:
+def test_coarse_page_compares_workload_with_coarser_one() -> None:
     studio = Studio(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
     session = Session(plan=link.packed(studio)).go("coarse").set(coarse_kind=choose.COARSER)
     assert "one attribute fewer" in session.said()
@@ -86,7 +86,7 @@ def test_plan_files_are_options() -> None:
     assert "Open at least two plan files" in session.said()  # the plans of the earlier files are gone
 
 
-def test_a_rehearsal_goes_all_the_way_and_spends_nothing() -> None:
+def test_rehearsal_look_and_rest_spend_nothing() -> None:
     session = opened()
     assert "Nothing rehearsed yet" in session.said()
     wait(session.press("coarse_rehearse"))
@@ -109,14 +109,14 @@ def test_a_rehearsal_goes_all_the_way_and_spends_nothing() -> None:
     assert "Rehearsed answers of 2-way" not in session.said()
 
 
-def test_a_rehearsal_that_stops_says_so() -> None:
+def test_rehearsal_below_threshold_shows_stop() -> None:
     session = wait(opened().set(coarse_snr=1e5).press("coarse_rehearse"))
     assert "Stop: at most" in session.said()
     assert "The rule says to stop" in session.said()
 
 
 @pytest.mark.parametrize("kind", [choose.WAYS, choose.CENSUS])
-def test_the_python_of_the_page_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
+def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
     session = opened().set(coarse_kind=kind)
     names: dict = {}
     exec(session.app.code[-1].value, names)

@@ -39,7 +39,7 @@ from tests.app.release.given import answers, shown
 from tests.app.session import Session, wait
 
 
-def test_the_python_of_the_real_steps_runs(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coarse_page_code_of_release_runs(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = ready(ledger, records).app.code[-1].value
     monkeypatch.chdir(ledger.path.parent)
     names: dict = {}
@@ -48,7 +48,7 @@ def test_the_python_of_the_real_steps_runs(ledger: Ledger, records: Path, monkey
     assert names["done"].plan.hash == common_of().options[1].hash
 
 
-def test_a_look_waits_for_its_confirmation(ledger: Ledger, records: Path) -> None:
+def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) -> None:
     session = ready(ledger, Path())
     session.set(records_path="")
     assert button(session, "coarse_look").disabled
@@ -64,13 +64,13 @@ def test_a_look_waits_for_its_confirmation(ledger: Ledger, records: Path) -> Non
     assert kinds(ledger) == []
 
 
-def test_the_budget_must_last_to_the_end(ledger: Ledger, records: Path) -> None:
+def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path) -> None:
     session = ready(ledger, records, pcost=1.2, typed="office")
     assert button(session, "coarse_look").disabled
     assert "has 1 pcost left and at least 1.2 is needed to finish" in session.said()
 
 
-def test_look_decide_finish_once_each_however_often_it_is_asked(ledger: Ledger, records: Path) -> None:
+def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) -> None:
     common = common_of()
     session, other = (ready(ledger, records, typed="office") for _ in range(2))
     session.press("coarse_look")
@@ -105,7 +105,7 @@ def test_look_decide_finish_once_each_however_often_it_is_asked(ledger: Ledger, 
     assert "Attempt 2 draws new noise" in session.said()
 
 
-def test_a_new_session_finishes_what_another_began(ledger: Ledger, records: Path) -> None:
+def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: Path) -> None:
     looked(ledger, records, snr=7.0)
     # the next day: no analyses are chosen, and the rule on the page is another one
     for job in list(work._JOBS):
@@ -129,7 +129,7 @@ def test_a_new_session_finishes_what_another_began(ledger: Ledger, records: Path
     assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
-def test_nobody_overrides_the_rule_without_name_and_reason(ledger: Ledger, records: Path) -> None:
+def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records: Path) -> None:
     session = looked(ledger, records)
     session.run(radio(session).set_value("1-way"))
     assert button(session, "coarse_record_").disabled
@@ -142,7 +142,7 @@ def test_nobody_overrides_the_rule_without_name_and_reason(ledger: Ledger, recor
     assert sum(spent(ledger)) == Decimal(repr(common_of().options[0].pcost))
 
 
-def test_a_stop_can_be_followed_by_an_option(ledger: Ledger, records: Path) -> None:
+def test_stop_decision_can_be_replaced_by_option(ledger: Ledger, records: Path) -> None:
     session = looked(ledger, records, snr=1e4)
     assert "Stop: at most" in session.said()
     decided(session)
@@ -156,7 +156,7 @@ def test_a_stop_can_be_followed_by_an_option(ledger: Ledger, records: Path) -> N
     assert kinds(ledger) == ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
 
 
-def test_records_that_do_not_fit_spend_nothing(ledger: Ledger, records: Path) -> None:
+def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -> None:
     good = records.read_bytes()
     records.write_text("a,b\n1,2\n", encoding="utf-8")
     session = looked(ledger, records)
@@ -174,7 +174,7 @@ def test_records_that_do_not_fit_spend_nothing(ledger: Ledger, records: Path) ->
     assert len(spent(ledger)) == 2
 
 
-def test_stored_look_with_other_records_is_not_shown(ledger: Ledger, records: Path) -> None:
+def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path) -> None:
     looked(ledger, records)
     for chosen, is_shown in ((records, True), (records.with_name("other.csv"), False)):
         if not is_shown:
@@ -189,7 +189,7 @@ def test_stored_look_with_other_records_is_not_shown(ledger: Ledger, records: Pa
     assert len(spent(ledger)) == 1
 
 
-def test_a_lost_look_and_a_lost_rest_are_told(ledger: Ledger, records: Path) -> None:
+def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path) -> None:
     common = common_of()
     key = stepwise.look_key(common, dataset="office")
     ledger.spend(dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}")
@@ -206,7 +206,7 @@ def test_a_lost_look_and_a_lost_rest_are_told(ledger: Ledger, records: Path) -> 
     assert "coarse_finish" not in [b.key for b in session.app.button]
 
 
-def test_a_rest_that_broke_off_is_ended_for_nothing(
+def test_interrupted_rest_is_finished_without_cost(
     ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = decided(looked(ledger, records))
@@ -223,39 +223,43 @@ def test_a_rest_that_broke_off_is_ended_for_nothing(
 
 
 @pytest.mark.parametrize("kind", [choose.WAYS, pytest.param(choose.CENSUS, marks=pytest.mark.full)])
-def test_looking_closer_leads_to_the_next_choice(ledger: Ledger, tmp_path: Path, kind: str) -> None:
+def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind: str) -> None:
     if kind == choose.CENSUS:
         schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
-        found, ways = analyses.census_ages(schema), {}
+        workloads, ways = analyses.census_ages(schema), {}
     else:
-        schema, found, ways = SCHEMA, analyses.workloads_by_way(SCHEMA, (1, 2, 3)), {"coarse_ways_3_True": [1, 2, 3]}
+        schema, workloads, ways = (
+            SCHEMA,
+            analyses.workloads_by_way(SCHEMA, (1, 2, 3)),
+            {"coarse_ways_3_True": [1, 2, 3]},
+        )
     place = tmp_path / "people.csv"
     synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
     session = opened(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
     session.set(coarse_step=LOOK, ledger_path=str(ledger.path), records_path=str(place), coarse_confirmation="office")
     wait(session.press("coarse_look"))
     assert "look closer: at least" in session.said()
-    for number in range(2, len(found)):
+    for number in range(2, len(workloads)):
         finished(decided(session))
         assert "look closer was decided" not in session.errors()
         assert any(f"number {number}" in s.value for s in session.app.subheader)
     finished(decided(session))
-    assert f"Spent in {len(found)} steps" in session.said()
+    assert f"Spent in {len(workloads)} steps" in session.said()
     assert "exactly what this analysis alone costs" in session.said()
     (key,) = stepwise.looks(ledger, "office")
     common = stepwise.resume(ledger, key).common
     while common.following:
         common = common.following
     finest = common.options[-1]
-    assert finest.pcost == pytest.approx(plan(list(found.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8)
+    assert finest.pcost == pytest.approx(plan(list(workloads.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8)
     assert sum(spent(ledger)) == Decimal(repr(finest.pcost))
     session.set(coarse_step=EARLIER)
     (line,) = session.app.selectbox(key="coarse_open_1").options
-    assert " or ".join(found) in line
+    assert " or ".join(workloads) in line
     assert "decided, finished" in line
 
 
-def test_work_that_spends_is_marked(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_look_job_is_marked_as_spending(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marked, begin = {}, work.start
     monkeypatch.setattr(work, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
     looked(ledger, records)

@@ -32,7 +32,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.usefixtures("comparing")
 
 
-def test_an_empty_page_says_what_to_do() -> None:
+def test_compare_page_without_workload_shows_instructions() -> None:
     session = Session().go("compare")
     assert "nothing to compare yet" in session.said()
     assert next(b for b in session.app.button if b.key == "next").disabled
@@ -43,7 +43,7 @@ def test_an_empty_page_says_what_to_do() -> None:
     assert "Choose at least one mechanism" in session.said()
 
 
-def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one() -> None:
+def test_compare_page_starts_only_quick_mechanisms() -> None:
     session = with_plan("census", page="compare")
     chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
     table = expected_costs(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
@@ -58,7 +58,7 @@ def test_the_quick_ones_are_compared_without_a_word_and_the_others_wait_for_one(
     assert "the results of the choice before" in session.said()
 
 
-def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
     session, store = with_small(), LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)  # nobody has looked at a plan
     compared(session, [FEW[0], FEW[2]])
@@ -69,17 +69,17 @@ def test_what_the_views_begin_with_is_there_when_the_comparison_is(monkeypatch: 
     assert "Both plans have the same typical error" in session.said()
 
 
-def test_cancelling_ends_every_process() -> None:
-    asked = Workload.all_ways(demo("adult"), (1, 2, 3))
-    work.start("slow", slow, asked.to_json(), gentle=True)
-    found = lambda: work.find("slow")  # noqa: E731
-    until(lambda: found().text.startswith("Comparing: querysmasher") and workers(), words=lambda: found().text)
+def test_cancelled_comparison_ends_all_processes() -> None:
+    workload = Workload.all_ways(demo("adult"), (1, 2, 3))
+    work.start("slow", slow, workload.to_json(), gentle=True)
+    find_job = lambda: work.find("slow")  # noqa: E731
+    until(lambda: find_job().text.startswith("Comparing: querysmasher") and workers(), words=lambda: find_job().text)
     work.cancel("slow")
-    until(lambda: not found().running and not workers(), words=lambda: found().state)
-    assert found().state == "cancelled"
+    until(lambda: not find_job().running and not workers(), words=lambda: find_job().state)
+    assert find_job().state == "cancelled"
 
 
-def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
+def test_comparison_on_page_can_be_cancelled() -> None:
     pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
     coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # quick at first, long to tune
     session = Session(plan=link.packed(Studio(workload=coupled)))
@@ -95,14 +95,14 @@ def test_a_comparison_can_be_cancelled_on_the_page_and_asked_again() -> None:
     assert "the most exact" not in session.said()
 
 
-def test_a_choice_of_ones_own_is_offered_and_leaves_with_its_mechanism() -> None:
+def test_option_variant_is_offered_until_mechanism_changes() -> None:
     session = with_small()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"}).go("compare")
-    own = "querysmasher (solver=fourier)"
-    compared(session, [own, "wff"]).press("use_wff").go("preview").go("compare")
+    variant = "querysmasher (solver=fourier)"
+    compared(session, [variant, "wff"]).press("use_wff").go("preview").go("compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
-    assert title_of(own) not in offered.options
+    assert title_of(variant) not in offered.options
     assert offered.value == ["wff"]
 
 
@@ -113,12 +113,12 @@ def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
 
 def workers() -> list[int]:
     """Processes that the keepers of these tests forked and that still run."""
-    found = []
+    pids = []
     for one in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # ended meanwhile; a zombie is one of these
             if "loky" in " ".join(one.cmdline()):
-                found += [p.pid for p in one.children() if p.status() != psutil.STATUS_ZOMBIE]
-    return found
+                pids += [p.pid for p in one.children() if p.status() != psutil.STATUS_ZOMBIE]
+    return pids
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ class Toy(Mechanism):
         raise NotApplicable("A toy plans nothing.")
 
 
-def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known, "MECHANISMS", (*known.MECHANISMS, Toy))
     session = with_small(page="compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
@@ -160,7 +160,7 @@ def test_a_new_mechanism_appears_everywhere(monkeypatch: pytest.MonkeyPatch) -> 
     assert session.studio.options == {"size": "large"}
 
 
-def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
+def test_pure_epsilon_budget_works_on_pages() -> None:
     session = with_small()
     session.set(budget_unit="pure epsilon")
     assert session.studio.budget == Budget.pure(1.0)
@@ -172,9 +172,9 @@ def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
     session.set(**{"budget_pure epsilon_" + str(version): 0.5})
     wait(session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "laplace"}))
     assert not session.errors()
-    made = plan(ASKED, Budget.pure(0.5), "laplace")
-    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
-    assert ran(session)["made"].hash == made.hash
+    result = plan(ASKED, Budget.pure(0.5), "laplace")
+    assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
+    assert ran(session)["made"].hash == result.hash
     session.set(budget_unit="rho")
     assert session.studio.budget == Budget(pcost=0.25)
     session.press("undo")
@@ -185,7 +185,7 @@ def test_pure_epsilon_is_a_budget_of_its_own_kind() -> None:
     assert "Budget.pure(0.5)" in session.app.code[-1].value
 
 
-def test_a_base_family_for_one_attribute() -> None:
+def test_base_family_of_one_attribute_is_set() -> None:
     session = with_small()
     session.set(fold_mechanism=True).set(
         **{f"mechanism_{session.app.session_state['history'].version}": "residualplanner+"}
@@ -197,15 +197,15 @@ def test_a_base_family_for_one_attribute() -> None:
     assert session.studio.options == {}
 
 
-def test_budgets_as_python() -> None:
+def test_budget_text_evaluates_to_budget() -> None:
     for budget in (Budget.pure(0.3), Budget.zcdp(0.1)):
         assert eval(code.budget_text(budget), {"Budget": Budget}) == budget
 
 
-def test_every_mechanism_allows_the_choices_it_offers() -> None:
+def test_mechanism_accepts_each_of_its_choices() -> None:
     for mechanism in known.MECHANISMS:
         for option, values in mechanism.choices.items():
             assert option in mechanism.__dataclass_fields__
             for value in values:
-                made = mechanism(**{option: {"x": value} if option == "base" else value})
-                assert made.options()[option] in (value, {"x": value})
+                instance = mechanism(**{option: {"x": value} if option == "base" else value})
+                assert instance.options()[option] in (value, {"x": value})

@@ -11,7 +11,7 @@ from tests.app.session import Session
 pytestmark = pytest.mark.usefixtures("comparing")
 
 
-def test_published_numbers() -> None:
+def test_published_numbers_are_reproduced() -> None:
     session = Session().go("compare").set(compare_view="Published numbers", book_row=4)
     work.forget("published|4")
     assert "has not been computed yet" in session.run(session.app).said()

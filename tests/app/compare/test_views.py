@@ -24,7 +24,7 @@ def small() -> Session:
     return compared(with_small())
 
 
-def test_every_picture_of_the_ranking_is_there(small: Session) -> None:
+def test_ranking_view_shows_all_figures(small: Session) -> None:
     said = small.set(compare_view="Ranking").said()
     for title in ("Who answers these queries best", "What exactness costs in time", "Who loses where"):
         assert title in said
@@ -40,12 +40,12 @@ def test_every_picture_of_the_ranking_is_there(small: Session) -> None:
     )
 
 
-def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(small: Session) -> None:
+def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
     small.set(compare_view="Ranking")
     offered = next(m for m in small.app.multiselect if m.key == "compare_chosen")
     assert offered.options == [title_of(label) for label in variants()]
-    found = comparison(ASKED, Budget(pcost=1.0), FEW)
-    best = found.frame.iloc[0]
+    result = comparison(ASKED, Budget(pcost=1.0), FEW)
+    best = result.frame.iloc[0]
     assert (
         f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {format_number(best['rmse'])} counts"
         in small.said()
@@ -53,10 +53,10 @@ def test_the_ranking_is_the_engines_and_every_variant_can_be_chosen(small: Sessi
     reasons = next(f for f in frames(small) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
     assert "Laplace noise" in reasons["reason"][0]
-    assert sorted(ran(small)["found"].plans) == sorted(found.plans)
+    assert sorted(ran(small)["found"].plans) == sorted(result.plans)
 
 
-def test_a_second_look_is_there_at_once(small: Session) -> None:
+def test_cached_comparison_is_shown_at_once(small: Session) -> None:
     again = with_small(page="compare").set(compare_chosen=FEW)
     assert "Done: the results are below" in again.said()
     # another choice keeps what there is on screen until it is compared
@@ -66,7 +66,7 @@ def test_a_second_look_is_there_at_once(small: Session) -> None:
     assert "is the most exact of 3" not in fresh.said()  # what another session chose is not shown here
 
 
-def test_a_mechanism_goes_into_the_studio_with_its_options(small: Session) -> None:
+def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
     small.set(compare_view="Ranking")
     assert next(b for b in small.app.button if b.key == "use_querysmasher").disabled
     small.press("use_wff")
@@ -77,7 +77,7 @@ def test_a_mechanism_goes_into_the_studio_with_its_options(small: Session) -> No
     assert version > 0
 
 
-def test_distributions(small: Session) -> None:
+def test_spread_view_shows_selected_mechanisms(small: Session) -> None:
     small.set(compare_view="How errors spread", spread_of=["wff", "identity"])
     assert "95% are within" in small.said()
     assert "wff" in small.app.code[-1].value
@@ -85,7 +85,7 @@ def test_distributions(small: Session) -> None:
     assert "Choose at least one mechanism to draw" in small.set(spread_of=[]).said()
 
 
-def test_one_against_another(small: Session) -> None:
+def test_pair_view_shows_share_and_ratio(small: Session) -> None:
     small.set(compare_view="A against B", pair_a="identity", pair_b="wff")
     metrics = small.metrics()
     one, other = (plan(ASKED, Budget(pcost=1.0), name) for name in ("identity", "wff"))
@@ -101,7 +101,7 @@ def test_one_against_another(small: Session) -> None:
     assert ran(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
 
 
-def test_strategies(small: Session) -> None:
+def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
     small.set(compare_view="Strategies", strategy_of_0="identity")
     assert "Kronecker product of its factors" in small.said()
     small.set(strategy_of_0="querysmasher")
@@ -109,7 +109,7 @@ def test_strategies(small: Session) -> None:
     assert isinstance(ran(small)["made"], Plan)
 
 
-def test_two_plans(small: Session) -> None:
+def test_two_plans_view_lists_differences(small: Session) -> None:
     small.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
     assert "The mechanism differs: querysmasher and identity." in small.said()
     other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=4.0))
@@ -123,22 +123,23 @@ def test_two_plans(small: Session) -> None:
     small.set(compare_view="Ranking")
 
 
-def test_a_plan_of_a_comparison_is_the_present_one(small: Session) -> None:
+def test_present_plan_has_label_and_bound(small: Session) -> None:
     label, (name, options) = run.present(small.studio)
     assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
     assert math.isfinite(comparison(small.studio.workload, Budget(pcost=1.0), FEW).bound)
 
 
-def test_a_dot_of_another_budget_is_taken_with_its_mechanism(small: Session) -> None:
+def test_selected_budget_sets_mechanism_and_budget(small: Session) -> None:
     before = small.studio
     small.set(compare_view="Other budgets")
     assert "Choose a dot" in small.said()
     # what a click on the lines leaves behind
     small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
     small.run(small.app)
-    made = plan(before.asked, Budget(pcost=10.0), "wff")
-    said = f"{title_of('wff')} at ε {cost(made.budget.epsilon(1e-6))}: typical error {format_number(made.rmse)} counts"
-    assert said in small.said().replace("*", "")
+    result = plan(before.asked, Budget(pcost=10.0), "wff")
+    epsilon, error = cost(result.budget.epsilon(1e-6)), format_number(result.rmse)
+    text = f"{title_of('wff')} at ε {epsilon}: typical error {error} counts"
+    assert text in small.said().replace("*", "")
     small.press("use_dot")
     assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=10.0))
     assert "typical error" not in small.said()  # the dot was one of another budget

@@ -47,13 +47,13 @@ def processes() -> list[object]:
     return [job.process for job in work._JOBS.values() if job.process is not None]
 
 
-def test_a_worker_begins_with_what_takes_long_to_import() -> None:
+def test_worker_starts_with_slow_imports_loaded() -> None:
     slow = ["pandas", *PRELOADED]
     work.start("loaded", loaded, *slow)
     assert ended("loaded").result == slow
 
 
-def test_cancelling_by_its_key_ends_the_process() -> None:
+def test_cancelled_job_ends_its_process() -> None:
     work.start("deaf", deaf)
     work.start("deaf", deaf)
     (process,) = processes()
@@ -64,7 +64,7 @@ def test_cancelling_by_its_key_ends_the_process() -> None:
     assert work.start("deaf", endless).running
 
 
-def test_work_that_spends_is_asked_and_never_killed() -> None:
+def test_cancelling_spending_job_does_not_kill_it() -> None:
     work.start("spends", endless, spends=True)
     (process,) = processes()
     work.cancel("spends")
@@ -74,29 +74,29 @@ def test_work_that_spends_is_asked_and_never_killed() -> None:
 
 @pytest.mark.parametrize("spends", [True, False])
 @pytest.mark.parametrize(("function", "word"), [(broken, "exit code 1"), (killed, "killed"), (unwritable, "denied")])
-def test_a_worker_that_fails_is_told_without_its_traceback(
+def test_failed_worker_reports_error_without_traceback(
     function: Callable, word: str, spends: bool, capfd: pytest.CaptureFixture
 ) -> None:
     work.start("fails", function, spends=spends)
-    found = ended("fails")
-    assert found.state in ("died", "failed")
-    assert found.result is None
-    assert word in found.error
-    told = found.error + "".join(capfd.readouterr())
-    assert "a value" not in told
-    assert "secret" not in told
-    assert "Traceback" not in told
+    status = ended("fails")
+    assert status.state in ("died", "failed")
+    assert status.result is None
+    assert word in status.error
+    output = status.error + "".join(capfd.readouterr())
+    assert "a value" not in output
+    assert "secret" not in output
+    assert "Traceback" not in output
 
 
-def test_a_job_is_done_only_together_with_its_result() -> None:
-    seen: list[Status] = []
+def test_finished_job_always_has_result() -> None:
+    finished: list[Status] = []
     over = threading.Event()
 
     def watch() -> None:
         while not over.is_set():
-            found = work.find("racing")
-            if found is not None and found.done:
-                seen.append(found)
+            status = work.find("racing")
+            if status is not None and status.done:
+                finished.append(status)
             time.sleep(0.001)
 
     watcher = threading.Thread(target=watch)
@@ -104,14 +104,15 @@ def test_a_job_is_done_only_together_with_its_result() -> None:
     for number in range(5):
         work.start("racing", quick, number)
         assert ended("racing").result == number
-        until(lambda number=number: seen and seen[-1].result == number)  # a busy machine may keep the watcher waiting
+        # the watcher may be delayed on a busy machine
+        until(lambda number=number: finished and finished[-1].result == number)
         work.forget("racing")
     over.set()
     watcher.join()
-    assert {found.result for found in seen} == set(range(5))
+    assert {status.result for status in finished} == set(range(5))
 
 
-def test_as_many_workers_as_cores_and_the_rest_in_line() -> None:
+def test_jobs_beyond_core_count_wait_in_order() -> None:
     keys = [f"queue{i}" for i in range(work.WORKERS + 3)]
     for key in keys:
         work.start(key, endless)
@@ -131,7 +132,7 @@ def test_as_many_workers_as_cores_and_the_rest_in_line() -> None:
     until(lambda: len(processes()) == work.WORKERS)
 
 
-def test_work_that_takes_every_core_waits_for_them_and_is_not_passed_by() -> None:
+def test_job_for_all_cores_is_not_overtaken() -> None:
     work.start("one", endless)
     work.start("wide", endless, gentle=True)
     work.start("late", quick, 1)
@@ -155,7 +156,7 @@ class Planted:
         self.__class__.last = self
 
 
-def test_a_job_goes_with_the_last_who_held_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_is_removed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work.threading, "Timer", Planted)
     file = private.new_file("rehearsal")
     work.start("kept", quick, 7, holder="a", files=[file])
@@ -177,7 +178,7 @@ def test_a_job_goes_with_the_last_who_held_it(monkeypatch: pytest.MonkeyPatch) -
     assert not file.exists()
 
 
-def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_spending_job_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(work, "GRACE", 0.0)
     gate = tmp_path / "gate"
     work.start("spends", slow_spend, str(gate), holder="a", spends=True)
@@ -191,7 +192,7 @@ def test_a_spend_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path:
     until(lambda: process.exitcode == 0)
 
 
-def test_a_file_that_was_asked_for_is_written_also_when_everybody_has_left(tmp_path: Path) -> None:
+def test_requested_file_is_written_without_holders(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     work.start("stays", slow_spend, str(gate), holder="a", stays=True)
     until(lambda: work.find("stays").text == "spending")
@@ -204,7 +205,7 @@ def test_a_file_that_was_asked_for_is_written_also_when_everybody_has_left(tmp_p
     until(lambda: process.exitcode == 0)
 
 
-def test_a_worker_that_cannot_be_started_ends_its_job_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_that_cannot_start_ends_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (BlockingIOError(11, "Resource temporarily unavailable"), EOFError()):
         copy = private.new_file("records")
         with monkeypatch.context() as patch:
@@ -221,7 +222,7 @@ def raising(error: Exception) -> None:
     raise error
 
 
-def test_a_result_that_cannot_be_read_ends_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_result_ends_job(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[type] = []
     monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(told.exc_type))
     work.start("unreadable", unreadable)
@@ -235,7 +236,7 @@ def slow_spend(gate: str, *, progress: Callable) -> None:
     until(Path(gate).exists)
 
 
-def test_copies_of_records_go_when_the_work_ends_however_it_ends() -> None:
+def test_copies_of_records_are_removed_with_job() -> None:
     for function in (reads, killed, broken, deaf, endless):
         copy = private.new_file("records")
         copy.write_text("a record")
@@ -251,9 +252,7 @@ def test_copies_of_records_go_when_the_work_ends_however_it_ends() -> None:
         work.forget("copies")
 
 
-def test_the_private_folder_is_for_its_owner_and_what_dead_servers_left_is_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert stat.S_IMODE(private.folder().stat().st_mode) == 0o700
     script = "from pages.parts.jobs import private; print(private.new_file('records'), flush=True); input()"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
@@ -280,15 +279,13 @@ def test_the_private_folder_is_for_its_owner_and_what_dead_servers_left_is_swept
     servers[2].wait()
 
 
-def test_plans_made_by_a_worker_are_the_same() -> None:
-    made = expected("cps")
-    work.start("same", tasks.make_plan, made.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
-    assert load_plan(ended("same").result).hash == made.hash
+def test_worker_plan_equals_local_plan() -> None:
+    reference = expected("cps")
+    work.start("same", tasks.make_plan, reference.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
+    assert load_plan(ended("same").result).hash == reference.hash
 
 
-def test_what_the_latest_jobs_reached_is_kept_and_older_ones_are_let_go(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(private, "folder", lambda: tmp_path)
     for number in range(private.LATEST + 3):
         place = private.reached(f"job {number}")

@@ -24,27 +24,27 @@ from tests.app.session import expected, wait, with_plan
 from tests.working import endless
 
 
-def looked_at(made: Plan) -> Plan:
+def looked_at(result: Plan) -> Plan:
     for look in (Plan.by_group, analysis.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
-        look(made)
-    assert made.certificate.gap < 1
-    return made
+        look(result)
+    assert result.certificate.gap < 1
+    return result
 
 
 @pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
-def test_the_size_of_a_plan_is_no_less_than_what_it_holds(name: str, ways: tuple[int, ...]) -> None:
-    made = expected(name, ways)
-    counted = kept.size(made)
-    assert size_in_bytes(looked_at(made)) <= counted <= 4 * size_in_bytes(made)
+def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> None:
+    result = expected(name, ways)
+    estimate = kept.size(result)
+    assert size_in_bytes(looked_at(result)) <= estimate <= 4 * size_in_bytes(result)
 
 
-def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = expected("survey", (1,)).workload
-    store = LruCache[Plan](60 * kept.size(plan(asked, Budget(pcost=60))))
+def test_plan_cache_is_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = expected("survey", (1,)).workload
+    store = LruCache[Plan](60 * kept.size(plan(workload, Budget(pcost=60))))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     users = [str(number) for number in range(60)]
     for user in users:
-        kept.plan_of_key(user, lambda user=user: plan(asked, Budget(pcost=1 + int(user))))
+        kept.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
     assert all(kept.known(user) for user in users)
     kept.plan_of_key("large", lambda: expected("survey", (1, 2)))
     assert kept.known("large")
@@ -54,40 +54,40 @@ def test_plans_go_by_their_bytes_and_not_by_the_number_of_users(monkeypatch: pyt
     assert 20 * kept.size(expected("adult", (1, 2))) < kept.BYTES
 
 
-def test_what_plans_share_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     schema = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
-    asked = state.Studio(workload=Workload.all_ways(schema, ways=(1, 2)))
-    owners = [replace(asked, budget=Budget(pcost=1 + k / 64)) for k in range(6)]
-    made, used = [], []
+    studio = state.Studio(workload=Workload.all_ways(schema, ways=(1, 2)))
+    owners = [replace(studio, budget=Budget(pcost=1 + k / 64)) for k in range(6)]
+    results, used = [], []
     for owner in owners:
-        made.append(plans.at_once(owner))
+        results.append(plans.at_once(owner))
         used.append(store.used)
-    assert [kept.known(owner.key) for owner in owners] == made
-    tables = len(made) * (kept.TABLES + kept.GROUP * len(asked.asked.groups))
-    assert size_in_bytes(made) <= store.used <= size_in_bytes(made) + tables
+    assert [kept.known(owner.key) for owner in owners] == results
+    tables = len(results) * (kept.TABLES + kept.GROUP * len(studio.asked.groups))
+    assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
     # another budget is another noise: what a plan knows of its queries is there once
-    assert max(size_in_bytes(other, made[0]) for other in made[1:]) < 0.08 * size_in_bytes(made[0])
-    assert kept.plan_of_key("the same again", lambda: made[0]) is made[0]
+    assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(results[0])
+    assert kept.plan_of_key("the same again", lambda: results[0]) is results[0]
     assert store.used == used[-1]
 
 
-def test_a_plan_without_room_beside_others_is_kept_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, store = expected("survey", (1,)).workload, LruCache[Plan](1)
-    both = {key: plan(asked, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
-    alone = LruCache[Plan](max(map(kept.size, both.values())))
+def test_plan_over_cache_limit_is_cached_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, store = expected("survey", (1,)).workload, LruCache[Plan](1)
+    both = {key: plan(workload, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
+    large_store = LruCache[Plan](max(map(kept.size, both.values())))
     monkeypatch.setattr(kept, "_plans", lambda: store)
-    monkeypatch.setattr(kept, "_large", lambda: alone)
-    for key, made in both.items():
-        assert kept.plan_of_key(key, lambda made=made: made) is made
-        assert kept.known(key) is made
+    monkeypatch.setattr(kept, "_large", lambda: large_store)
+    for key, result in both.items():
+        assert kept.plan_of_key(key, lambda result=result: result) is result
+        assert kept.known(key) is result
     assert kept.known("first") is None
     assert store.used == 0
 
 
-def test_another_budget_of_a_quick_plan_is_not_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     session = with_plan("survey", (1,)).set(budget_unit="pcost")
@@ -107,22 +107,22 @@ def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
         work.forget(key)
 
 
-def test_another_budget_of_a_long_plan_is_neither_searched_nor_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     never_planned(monkeypatch)
     session = with_plan("survey", (1,))
     wait(session.press("plan_now"))
     jobs = set(work._JOBS)
     monkeypatch.setattr(plans, "plan", None)
     session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
-    made = plan(session.studio.asked, Budget(pcost=4.0))
-    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
+    result = plan(session.studio.asked, Budget(pcost=4.0))
+    assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
     assert not any(b.key == "plan_now" for b in session.app.button)
     session.set(budget_unit="pure epsilon")  # another kind of noise is another question
     assert any(b.key == "plan_now" for b in session.app.button)
 
 
-def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planning_over_time_limit_continues_in_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(plans, "PATIENCE", -1.0)
@@ -132,7 +132,7 @@ def test_a_plan_that_takes_longer_than_was_foretold_goes_on_in_a_worker(monkeypa
     assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
 
 
-def test_a_plan_that_waits_for_a_worker_says_how_many_are_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queued_plan_shows_queue_position(monkeypatch: pytest.MonkeyPatch) -> None:
     never_planned(monkeypatch)
     monkeypatch.setattr(work, "WORKERS", 1)
     others = ["works", "waits"]
@@ -150,47 +150,47 @@ def test_a_plan_that_waits_for_a_worker_says_how_many_are_before_it(monkeypatch:
             work.cancel(other)
 
 
-def test_figures_of_a_plan_are_kept_as_long_as_it_is_whoever_looks_at_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_tables_of_plans_are_cached_per_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[Plan] = []
     by_group = Plan.by_group
-    monkeypatch.setattr(Plan, "by_group", lambda made: computed.append(made) or by_group(made))
+    monkeypatch.setattr(Plan, "by_group", lambda plan: computed.append(plan) or by_group(plan))
     many = [plan(expected("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # one of each user
     for _ in range(2):
-        for made in many:
-            analysis.group_table(made)
-            analysis.worst_error(made)
+        for result in many:
+            analysis.group_table(result)
+            analysis.worst_error(result)
     assert computed == many
 
 
-def test_what_single_groups_hold_counts_too() -> None:
+def test_plan_size_includes_arrays_of_groups() -> None:
     schema = Schema([Attribute.of_size("age", 200)])
     weighted = Workload(schema).add("age", "range", query_weights=np.ones(200 * 201 // 2))
-    own = Workload(schema).add("age", Custom(np.eye(200)))
-    for asked in (weighted, own):
-        made = plan(asked, Budget(pcost=1.0))
-        assert size_in_bytes(asked) > 100_000 > kept.TABLES
-        assert kept.size(made) >= size_in_bytes(looked_at(made))
+    custom = Workload(schema).add("age", Custom(np.eye(200)))
+    for workload in (weighted, custom):
+        result = plan(workload, Budget(pcost=1.0))
+        assert size_in_bytes(workload) > 100_000 > kept.TABLES
+        assert kept.size(result) >= size_in_bytes(looked_at(result))
 
 
-def test_many_plans_of_many_groups_share_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """To know their size no group is looked through, and another budget makes no block that nobody looks at."""
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
-    made = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
-    looked: list[object] = []
-    monkeypatch.setattr(kept, "size_in_bytes", lambda *given, excluded=(): looked.extend(excluded) or 0)
-    other = at_budget(made, Budget(pcost=2.0))
-    kept.size(other, made)
-    assert looked == list(made.workload.groups)
+    result = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
+    visited: list[object] = []
+    monkeypatch.setattr(kept, "size_in_bytes", lambda *given, excluded=(): visited.extend(excluded) or 0)
+    other = at_budget(result, Budget(pcost=2.0))
+    kept.size(other, result)
+    assert visited == list(result.workload.groups)
     analysis.breakdown(other, 0)
-    assert len(made.blocks._made) == 0
-    assert len(other.blocks._made) < 10
+    assert len(result.blocks._blocks) == 0
+    assert len(other.blocks._blocks) < 10
     assert other.home == {space: key for key, block in other.blocks.items() for space in block.spaces}
 
 
-def test_what_pages_keep_of_a_workload_hardly_makes_its_plans_larger() -> None:
+def test_cached_workload_tables_are_small() -> None:
     """It is looked through whenever the size of a plan is counted, and of many groups it was most of the plan."""
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
-    asked = Workload.all_ways(schema, (2,))
-    before = size_in_bytes(asked, excluded=asked.groups)
-    assert forecast_form.not_asked_yet(asked, asked.groups) == ()
-    assert size_in_bytes(asked, excluded=asked.groups) - before < 200 * len(asked.groups)
+    workload = Workload.all_ways(schema, (2,))
+    before = size_in_bytes(workload, excluded=workload.groups)
+    assert forecast_form.not_asked_yet(workload, workload.groups) == ()
+    assert size_in_bytes(workload, excluded=workload.groups) - before < 200 * len(workload.groups)

@@ -16,20 +16,20 @@ from tests.app.preview.given import opened
 from tests.app.session import EVEN, Session, demo, expected, wait
 
 
-def test_why_a_group_is_bad(session: Session) -> None:
-    made = expected()
-    assert session.app.selectbox(key="group").value == worst_group(made)
+def test_error_sources_of_a_group_are_shown(session: Session) -> None:
+    reference = expected()
+    assert session.app.selectbox(key="group").value == worst_group(reference)
     session.set(group=3, why_what="Its least exact query")
-    variances = made.variances(3)
+    variances = reference.variances(3)
     assert f"Query {variances.argmax()}:" in session.said()
     assert f"Standard error {format_number(math.sqrt(variances.max()))} counts" in session.said()
     session.set(why_what="One query by number", why_query_3=2)
-    assert made.workload.describe_in_group(3, 2) in session.said()
+    assert reference.workload.describe_in_group(3, 2) in session.said()
     assert not session.errors()
 
 
 @pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
-def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
+def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -> None:
     before = session.studio.to_json()
     number = next(i for i, g in enumerate(session.studio.asked.groups) if g.attributes == ("age",))
     session.set(group=number).press(f"what_if_{name}")
@@ -53,12 +53,12 @@ def test_a_change_is_tried_kept_and_undone(session: Session, name: str) -> None:
     assert session.studio.to_json() == before
 
 
-def test_only_bins_of_the_group_are_offered_and_the_worst_group_is_looked_at_first(session: Session) -> None:
-    made, worst = expected(), worst_group(expected())
+def test_worst_group_and_its_bins_are_preselected(session: Session) -> None:
+    reference, worst = expected(), worst_group(expected())
     assert worst != 0
     assert session.app.selectbox(key="group").value == worst
-    for number, group in enumerate(made.workload.groups):
-        numeric = [name for name in group.attributes if made.schema[name].kind == "numeric"]
+    for number, group in enumerate(reference.workload.groups):
+        numeric = [name for name in group.attributes if reference.schema[name].kind == "numeric"]
         session.set(group=number)
         (button,) = (b for b in session.app.button if b.key == "what_if_coarser")
         assert button.disabled == (not numeric)
@@ -68,7 +68,7 @@ def test_only_bins_of_the_group_are_offered_and_the_worst_group_is_looked_at_fir
             break
 
 
-def test_a_change_that_does_not_apply_says_why_and_one_can_be_forgotten(session: Session) -> None:
+def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
     session.press("what_if_drop").press("what_if_forget")
     assert "What if:" not in session.said()
     session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
@@ -89,36 +89,36 @@ def test_what_if_of_dates_names_reason(names: tuple[str, ...]) -> None:
     assert button.disabled == (names == ("day",))
 
 
-def test_a_slow_change_is_planned_in_a_worker() -> None:
-    asked = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
-    session = opened(asked).press("what_if_tuned")
+def test_slow_what_if_change_runs_in_worker() -> None:
+    workload = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
+    session = opened(workload).press("what_if_tuned")
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
     assert session.studio.taken == {"centers": "tuned"}
     assert not any(b.key == "what_if_tuned" for b in session.app.button)
 
 
-def test_a_change_is_dropped_when_the_request_changes(session: Session) -> None:
+def test_what_if_change_is_dropped_with_its_workload(session: Session) -> None:
     session.press("what_if_budget")
     session.set(budget_unit="pcost")
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
     assert "What if:" not in session.said()
 
 
-def test_errors_that_centers_do_not_change_are_not_called_smaller() -> None:
+def test_equal_errors_are_not_called_smaller() -> None:
     session = opened(Workload.all_ways(demo("cps"), (1, 2), "marginal"), options={"centers": "tuned"})
     assert "With uniform centers errors would be the same." in session.said()
     assert "smaller errors" not in session.said()
 
 
-def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
-    asked = Workload.all_ways(demo("cps"), (1, 2))
-    session = opened(asked, options={})
-    tuned, even = (plan(asked, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
-    said = analysis.single_groups_text(tuned, even)
-    assert "less exact, " in said  # a group of it loses
+def test_default_centers_are_shown_and_changed() -> None:
+    workload = Workload.all_ways(demo("cps"), (1, 2))
+    session = opened(workload, options={})
+    tuned, uniform = (plan(workload, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
+    text = analysis.single_groups_text(tuned, uniform)
+    assert "less exact, " in text  # a group of it loses
     assert "tuned centers: planning takes about" in session.said()
-    assert said in session.said()
+    assert text in session.said()
     assert session.metrics()["Typical error (counts)"] == format_number(tuned.rmse)
     wait(session.press("keep_groups"))
     assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
@@ -127,14 +127,14 @@ def test_which_centers_were_taken_is_said_and_changed_by_one_click() -> None:
     assert session.studio.options == {}
     session.press("centers_uniform")
     assert session.studio.options == EVEN
-    assert session.metrics()["Typical error (counts)"] == format_number(even.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(uniform.rmse)
     assert "as in the paper: chosen" in session.said()
     session.press("centers_tuned")
     assert session.studio.options == {}
-    assert said in session.said()
+    assert text in session.said()
 
 
-def test_the_form_offers_what_the_workload_decides(session: Session) -> None:
+def test_centers_field_stores_only_deviating_choice(session: Session) -> None:
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_centers_{version}": "tuned"})
     assert session.studio.options == {}

@@ -15,18 +15,18 @@ from tests.app.preview.given import opened
 from tests.app.session import Session, demo, expected, wait, with_plan
 
 
-def test_the_preview_shows_the_plans_own_numbers() -> None:
-    session, made = Session().set(demo="cps").press("Use this schema").press("next"), expected(centers="tuned")
+def test_preview_shows_numbers_of_the_plan() -> None:
+    session, reference = Session().set(demo="cps").press("Use this schema").press("next"), expected(centers="tuned")
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
-    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
-    assert session.metrics()["Largest error (counts)"] == format_number(made.max_variance**0.5)
+    assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
+    assert session.metrics()["Largest error (counts)"] == format_number(reference.max_variance**0.5)
     for unit, values in (("rho", [2.0]), ("mu", [2.0]), ("pcost", [4.0])):
         session.set(budget_unit=unit)
         key = f"budget_{unit}_{session.app.session_state['history'].version}"
         session.set(**{key: values[0]})
         assert session.studio.budget.pcost == 4.0
         assert session.metrics()["Typical error (counts)"] == format_number(expected(pcost=4.0, centers="tuned").rmse)
-    assert made.rmse == pytest.approx(2 * expected(pcost=4.0, centers="tuned").rmse, rel=1e-6)
+    assert reference.rmse == pytest.approx(2 * expected(pcost=4.0, centers="tuned").rmse, rel=1e-6)
     version = session.app.session_state["history"].version
     session.set(budget_unit="epsilon, delta").set(**{f"budget_epsilon_{version}": 1.0})
     assert session.studio.budget == Budget.approx(1.0, 1e-6)
@@ -65,7 +65,7 @@ def test_preview_states_epsilon_at_requested_delta() -> None:
         ("guessing risk", "guessed right, % of the time", 50.0),
     ],
 )
-def test_budgets_that_are_none(unit: str, key: str, value: float) -> None:
+def test_invalid_budget_is_refused(unit: str, key: str, value: float) -> None:
     session = with_plan().set(budget_unit=unit)
     before = session.studio.to_json()
     session.set(**{f"budget_{key}_{session.app.session_state['history'].version}": value})
@@ -74,8 +74,8 @@ def test_budgets_that_are_none(unit: str, key: str, value: float) -> None:
     assert session.metrics()["Typical error (counts)"] == format_number(expected().rmse)
 
 
-def test_every_view_of_a_plan() -> None:
-    session, made = with_plan("survey"), expected("survey")
+def test_preview_views_show_numbers_of_the_plan() -> None:
+    session, reference = with_plan("survey"), expected("survey")
     for fold in ("share", "usable", "shares", "probe", "limit", "promise", "mechanism"):
         session.set(**{f"fold_{fold}": True})
         assert not session.errors()
@@ -87,7 +87,7 @@ def test_every_view_of_a_plan() -> None:
     tensor = [[0.0, 1.0]] * 82
     assert (
         session.metrics()["Standard error"]
-        == f"{format_number(made.variance_of(('age', 'vote'), tensor) ** 0.5)} counts"
+        == f"{format_number(reference.variance_of(('age', 'vote'), tensor) ** 0.5)} counts"
     )
     session.set(probe_how="Write a condition", probe_text="age >= 30 and vote == 'Nobody'")
     assert "does not have" in session.errors()
@@ -95,7 +95,7 @@ def test_every_view_of_a_plan() -> None:
     assert "does not measure" in session.errors()
 
 
-def test_mechanisms_and_their_options() -> None:
+def test_mechanism_change_clears_its_options() -> None:
     session = with_plan()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
@@ -107,22 +107,22 @@ def test_mechanisms_and_their_options() -> None:
     assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(expected().rmse)
 
 
-def test_a_plan_file_brings_everything_back() -> None:
-    made = plan(Workload.all_ways(demo("census"), (2,)), Budget(pcost=0.3), max_records=10**6)
+def test_plan_file_restores_workload_and_options() -> None:
+    result = plan(Workload.all_ways(demo("census"), (2,)), Budget(pcost=0.3), max_records=10**6)
     session = Session().go("preview")
     session.run(session.app.file_uploader(key="plan_file").upload("p.json", b'{"format": "plan/1"}', "text/plain"))
     assert "lacks" in session.errors()
-    session.run(session.app.file_uploader(key="plan_file").upload("p.json", made.to_json().encode(), "text/plain"))
-    assert session.studio.workload == made.workload
-    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
+    session.run(session.app.file_uploader(key="plan_file").upload("p.json", result.to_json().encode(), "text/plain"))
+    assert session.studio.workload == result.workload
+    assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert "max_records=1000000" in session.app.code[-1].value
 
 
-def test_a_long_plan_waits_for_a_word_and_can_be_cancelled() -> None:
+def test_long_planning_waits_for_button_and_cancels() -> None:
     schema = Schema.from_json('{"x": 80, "y": 50}')
-    asked = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
-    here = Studio(workload=asked)
-    session = Session(plan=link.packed(here)).go("preview")
+    workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
+    studio = Studio(workload=workload)
+    session = Session(plan=link.packed(studio)).go("preview")
     assert "Planning this takes about" in session.said()
     assert "Typical error (counts)" not in session.metrics()
     assert "there is no plan yet" in session.said()
@@ -136,7 +136,7 @@ def test_a_long_plan_waits_for_a_word_and_can_be_cancelled() -> None:
     assert any(b.key == "plan_now" for b in session.app.button)
 
 
-def test_the_groups_are_drawn_as_a_map_where_there_are_pairs(session: Session) -> None:
+def test_pairs_of_groups_are_drawn_as_map(session: Session) -> None:
     session.set(ways_shown_2="Map")
     assert "Largest standard error, pair by pair" in session.said()
     assert "Choose a cell to look at its group." in session.said()
@@ -145,13 +145,13 @@ def test_the_groups_are_drawn_as_a_map_where_there_are_pairs(session: Session) -
 
 
 @pytest.mark.usefixtures("searching")
-def test_the_distance_to_the_best_is_found_once_and_told_in_the_headline() -> None:
-    asked = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
-    session = opened(asked)
+def test_distance_to_bound_is_computed_and_shown() -> None:
+    workload = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
+    session = opened(workload)
     assert "Over its bound" not in session.metrics()  # no other figure stands here while the bound is searched
     session.until(lambda: session.metrics()["Over the best possible"] != "searching…")
-    made, bound = plan(asked, Budget(pcost=1.0)), fitness.mechanism_bound(asked)
-    assert session.metrics()["Over the best possible"] == f"≤ {fitness.above_best(made, bound)}"
+    result, bound = plan(workload, Budget(pcost=1.0)), fitness.mechanism_bound(workload)
+    assert session.metrics()["Over the best possible"] == f"≤ {fitness.above_best(result, bound)}"
     assert "Over its bound" not in session.metrics()  # one claim, the strong one
-    assert fitness.bound_text(made, bound) in session.set(fold_limit=True).said()
+    assert fitness.bound_text(result, bound) in session.set(fold_limit=True).said()
     assert not session.errors()

@@ -32,16 +32,16 @@ def pcost_shown(session: Session) -> float:
     return session.app.number_input(key=f"budget_pcost_{session.app.session_state['history'].version}").value
 
 
-def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> None:
-    made = expected()
+def test_error_target_sets_budget_until_undo(session: Session) -> None:
+    reference = expected()
     session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
-    found = budget_for(made.workload, 4.0, 0.95)
-    assert f"a budget of pcost {cost(found.pcost)} is needed; this plan spends pcost 1." in session.said()
-    assert fitness.within_text(made, 4.0) in session.said()
+    needed = budget_for(reference.workload, 4.0, 0.95)
+    assert f"a budget of pcost {cost(needed.pcost)} is needed; this plan spends pcost 1." in session.said()
+    assert fitness.within_text(reference, 4.0) in session.said()
     session.press("use_budget_share")
-    assert session.studio.budget == found
-    assert pcost_shown(session) == pytest.approx(found.pcost)
-    again = plan(made.workload, found)
+    assert session.studio.budget == needed
+    assert pcost_shown(session) == pytest.approx(needed.pcost)
+    again = plan(reference.workload, needed)
     assert session.metrics()["Typical error (counts)"] == format_number(again.rmse)
     assert share_within(again, 4.0) >= 0.95
     assert budget_for(again.workload, 4.0, 0.95) == session.studio.budget  # and now it is the present one
@@ -49,53 +49,53 @@ def test_a_target_gives_a_budget_and_undo_takes_it_back(session: Session) -> Non
     assert fitness.within_text(again, 4.0) in session.said()
     session.press("undo")
     assert session.studio.budget == Budget(pcost=1.0)
-    assert session.metrics()["Typical error (counts)"] == format_number(made.rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
 
 
-def test_a_tolerance_for_the_interval_is_stricter(session: Session) -> None:
-    made = expected()
+def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
+    reference = expected()
     session.set(fold_share=True, tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
-    error = fitness.error_for(made, 10.0)
+    error = fitness.error_for(reference, 10.0)
     assert error == pytest.approx(10 / 1.959964)
-    assert fitness.within_text(made, error) in session.said()
+    assert fitness.within_text(reference, error) in session.said()
     assert "To bring every query within it" in session.said()
     session.press("use_budget_share")
-    assert session.studio.budget == budget_for(made.workload, error)
-    again = plan(made.workload, session.studio.budget)
+    assert session.studio.budget == budget_for(reference.workload, error)
+    again = plan(reference.workload, session.studio.budget)
     assert math.sqrt(again.max_variance) <= error
 
 
-def test_a_target_out_of_reach_is_told_in_words() -> None:
-    asked = Workload(demo("census")).add("sex").add("age", "marginal", weight=0.0)
-    session = opened(asked).set(fold_share=True)
+def test_unreachable_target_shows_error() -> None:
+    workload = Workload(demo("census")).add("sex").add("age", "marginal", weight=0.0)
+    session = opened(workload).set(fold_share=True)
     assert "can be answered at all" in session.errors()
     assert not any(b.key == "use_budget_share" for b in session.app.button)
     assert "cannot be answered" in session.errors()
 
 
-def test_a_probe_is_drawn_and_its_budget_used() -> None:
-    session, made = with_plan("survey"), expected("survey")
+def test_drawn_query_sets_budget_for_its_interval() -> None:
+    session, reference = with_plan("survey"), expected("survey")
     session.set(fold_probe=True, probe_how="Draw on the domain", range_names_10=["age"])
     session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
     tensor = [float(10 <= i <= 20) for i in range(82)]
-    error = made.variance_of(("age",), tensor) ** 0.5
+    error = reference.variance_of(("age",), tensor) ** 0.5
     assert session.metrics()["Standard error"] == f"{format_number(error)} counts"
     session.set(probe_wanted=3.0).press("use_budget_probe")
-    assert session.studio.budget == budget_for_query(made, ["age"], tensor, fitness.error_for(made, 3.0))
-    again = plan(made.workload, session.studio.budget)
-    reached = 1.959964 * again.variance_of(("age",), tensor) ** 0.5
-    assert reached == pytest.approx(3.0, rel=1e-6)
+    assert session.studio.budget == budget_for_query(reference, ["age"], tensor, fitness.error_for(reference, 3.0))
+    again = plan(reference.workload, session.studio.budget)
+    half_width = 1.959964 * again.variance_of(("age",), tensor) ** 0.5
+    assert half_width == pytest.approx(3.0, rel=1e-6)
     assert session.metrics()["95% interval"] == "answer ± 3.00 counts"
     assert session.press("undo").studio.budget == Budget(pcost=1.0)
 
 
-def test_a_probe_that_counts_nothing_needs_no_budget(session: Session) -> None:
+def test_query_without_cells_needs_no_budget(session: Session) -> None:
     session.set(fold_probe=True, probe_names=["sex"], probe_sex=[])
     assert "without any noise" in session.said()
     assert not session.errors()
 
 
-def test_noise_is_read_on_the_scale_of_the_records(session: Session) -> None:
+def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
     session.set(fold_usable=True)
     assert "Give it to see" in session.said()
     session.set(scale_records=50_000)
@@ -106,9 +106,9 @@ def test_noise_is_read_on_the_scale_of_the_records(session: Session) -> None:
     assert session.studio.budget == budget_for_quality(expected(), scale, 0.95)
 
 
-def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
-    asked = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
-    session, made = opened(asked), plan(asked, Budget(pcost=1.0))
+def test_targets_with_locks_set_budget_until_undo() -> None:
+    workload = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
+    session, result = opened(workload), plan(workload, Budget(pcost=1.0))
     before = session.studio
     session.set(fold_targets=True)
     rows = [n.label for n in session.app.number_input if (n.key or "").startswith("target_")]
@@ -116,8 +116,8 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     keys = [n.key for n in session.app.number_input if (n.key or "").startswith("target_")]
     session.set(**dict(zip(keys, (10.0, 50.0), strict=True))).press("targets_solve")
     session.until(lambda: any(b.key == "targets_use" for b in session.app.button))
-    targets = [{1: 10.0, 2: 50.0}[len(group.attributes)] for group in made.workload.groups]
-    needed = budget_for(made.workload, targets, fit="shape")
+    targets = [{1: 10.0, 2: 50.0}[len(group.attributes)] for group in result.workload.groups]
+    needed = budget_for(result.workload, targets, fit="shape")
     assert f"It takes ε {cost(needed.epsilon(1e-6))}" in session.said().replace("*", "")
     assert session.studio is before
     session.press("targets_use")
@@ -125,7 +125,7 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     assert session.studio.options == EVEN | {"objective": "max", "targets": targets}
     names: dict = {}
     exec(session.app.code[-1].value, names)
-    assert names["made"].hash == plan(made.workload, needed, objective="max", targets=targets).hash
+    assert names["made"].hash == plan(result.workload, needed, objective="max", targets=targets).hash
     assert session.metrics()["Typical error (counts)"] == format_number(names["made"].rmse)
     assert link.unpacked(link.packed(session.studio)).to_json() == session.studio.to_json()
     session.press("what_if_drop").press("what_if_keep")  # the groups that stay keep their targets
@@ -144,32 +144,32 @@ def test_targets_with_locks_are_solved_used_and_taken_back() -> None:
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
 
 
-def test_weights_for_published_tables_are_found_used_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aim_form.publishing, "weigh", working.doubled)
-    asked = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
-    session = opened(asked)
+    workload = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
+    session = opened(workload)
     session.set(fold_aim=True).press("aim_find")
     session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
-    said = session.said()
-    assert "never the records that are to be protected" in said
-    assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in said
+    text = session.said()
+    assert "never the records that are to be protected" in text
+    assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in text
     assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
     session.press("aim_use")
-    assert [g.weight for g in session.studio.asked.groups] == [2.0] * len(asked.groups)
+    assert [g.weight for g in session.studio.asked.groups] == [2.0] * len(workload.groups)
     session.press("undo")
-    assert session.studio.asked.to_json() == asked.to_json()
+    assert session.studio.asked.to_json() == workload.to_json()
     session.set(fold_aim=True, aim_reference=reference_form.PUBLIC)
     assert session.app.button(key="aim_find").disabled
 
 
-def test_the_worker_finds_the_weights_that_the_engine_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_weights_equal_engine_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
     monkeypatch.setattr(aim, "QUERY_POWERS", (0.0, 0.5))
-    asked, budget = Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"), Budget(pcost=0.01)
-    records = synthetic(asked.schema, 1_000, 1)
-    wanted = weighed_for_publishing(asked, budget, records, "residualplanner").to_json()
+    workload, budget = Workload.all_ways(Schema.from_json('{"a": 40, "b": 3}'), (1, 2), "marginal"), Budget(pcost=0.01)
+    records = synthetic(workload.schema, 1_000, 1)
+    wanted = weighed_for_publishing(workload, budget, records, "residualplanner").to_json()
     for reference in ((1_000, 1), records.to_csv(index=False).encode()):
-        request = asked.to_json(), budget.to_dict(), "residualplanner", {}
+        request = workload.to_json(), budget.to_dict(), "residualplanner", {}
         text, before, after = publishing.weigh(*request, reference, progress=lambda share, words: True)
-        assert text == wanted != asked.to_json()
+        assert text == wanted != workload.to_json()
         assert after < before

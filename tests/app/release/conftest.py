@@ -12,6 +12,6 @@ from engine.privacy import Budget
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    made = Ledger.create(tmp_path / "budget.ledger")
-    made.add_dataset("survey", total=Budget(pcost=2.5))
-    return made
+    new_ledger = Ledger.create(tmp_path / "budget.ledger")
+    new_ledger.add_dataset("survey", total=Budget(pcost=2.5))
+    return new_ledger

@@ -37,9 +37,9 @@ def shown(session: Session, place: int = 0) -> pd.DataFrame:
     return table.drop(columns=["relative error", "quality"])
 
 
-def answers(found: Measurement) -> pd.DataFrame:
+def answers(measurement: Measurement) -> pd.DataFrame:
     """The answers that a page begins with: those of the worst group."""
-    return found.answers(worst_group(found.plan))
+    return measurement.answers(worst_group(measurement.plan))
 
 
 def waiting(session: Session) -> bool:

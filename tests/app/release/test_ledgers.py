@@ -15,7 +15,7 @@ from tests.app.release.given import releasing
 from tests.app.session import EVEN, Session, demo, wait
 
 
-def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
+def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     place = tmp_path / "new.ledger"
     session = releasing(place)
     assert "There is no ledger here" in session.said()
@@ -41,9 +41,9 @@ def test_a_ledger_and_a_dataset_are_made_by_hand(tmp_path: Path) -> None:
 
 def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
     workload = Workload.all_ways(demo("survey"), (1,))
-    asked = Studio(workload=workload, budget=Budget.approx(1.0, 1e-9), options=EVEN)
+    studio = Studio(workload=workload, budget=Budget.approx(1.0, 1e-9), options=EVEN)
     path = str(tmp_path / "new.ledger")
-    session = wait(Session(plan=link.packed(asked)).go("release", step="2. Release", ledger_path=path))
+    session = wait(Session(plan=link.packed(studio)).go("release", step="2. Release", ledger_path=path))
     session.press("create_ledger")
     session.set(dataset_unit="epsilon, delta", dataset_name="a")
     assert "pays for 1 release of the present plan" in session.said()
@@ -55,7 +55,7 @@ def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"not a ledger", b"SQLite format 3\x00" + b"\x00" * 4000])
-def test_a_damaged_ledger_is_never_a_fresh_budget(tmp_path: Path, content: bytes) -> None:
+def test_damaged_ledger_offers_no_new_budget(tmp_path: Path, content: bytes) -> None:
     place = tmp_path / "bad.ledger"
     place.write_bytes(content)
     session = releasing(place)
@@ -64,7 +64,7 @@ def test_a_damaged_ledger_is_never_a_fresh_budget(tmp_path: Path, content: bytes
     assert place.read_bytes() == content
 
 
-def test_a_total_is_changed_with_a_name_and_a_reason(tmp_path: Path) -> None:
+def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     path = tmp_path / "office.ledger"
     book = Ledger.create(path)
     book.add_dataset("people", total=Budget(pcost=1.0))

@@ -22,7 +22,7 @@ from tests.app.session import Session, expected, wait
 
 
 @pytest.mark.parametrize("how", ["File on this machine", "Upload"])
-def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> None:
+def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -> None:
     """What the wrong encoding makes of a label fits no label; the check says what to do, and the release counts."""
     schema = Schema([Attribute.categorical("city", ["Köln", "Łódź"])])
     rows = "city;n\n" + "Köln;1\n" * 600 + "Łódź;1\n" * 400
@@ -47,7 +47,7 @@ def test_letters_of_older_spreadsheets_are_read(tmp_path: Path, how: str) -> Non
     assert np.abs(answers["answer"].to_numpy() - [600, 400]).max() < 40
 
 
-def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploaded_records_are_read_and_removed(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = ledger.path.parent / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -59,7 +59,7 @@ def test_an_upload_is_read_and_its_copy_removed(ledger: Ledger, monkeypatch: pyt
     assert not list(folder.rglob("records*"))
 
 
-def test_a_table_that_the_settings_name_is_chosen_and_counted_where_it_is(
+def test_configured_database_table_is_counted_in_place(
     ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with duckdb.connect(str(tmp_path / "held.duckdb")) as database:
@@ -71,9 +71,9 @@ def test_a_table_that_the_settings_name_is_chosen_and_counted_where_it_is(
     session = ready(ledger, records="").set(records_how="Database", confirmation="survey")
     assert session.app.selectbox(key="records_table").value == "census"
     assert not waiting(session)
-    made = expected("survey", (1,)).to_json()
+    plan_json = expected("survey", (1,)).to_json()
     by_file, by_name = (
-        tasks.check(made, data, "survey", str(ledger.path), {}, progress=lambda *_: True)
+        tasks.check(plan_json, data, "survey", str(ledger.path), {}, progress=lambda *_: True)
         for data in (SURVEY, Source(name="census").to_file()[0])
     )
     assert by_name == by_file
@@ -106,7 +106,7 @@ def test_records_that_cannot_be_read_spend_nothing(ledger: Ledger, content: str 
     assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
 
 
-def test_rows_can_be_left_out(ledger: Ledger) -> None:
+def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     place = ledger.path.parent / "records.csv"
     lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")

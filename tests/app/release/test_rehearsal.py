@@ -11,7 +11,7 @@ from tests.app.release.given import shown
 from tests.app.session import Session, wait, with_plan
 
 
-def test_the_page_begins_with_the_rehearsal_once_there_is_a_plan() -> None:
+def test_release_page_starts_with_rehearsal_of_plan() -> None:
     session = Session().go("release")
     assert "What was paid for before is found in the ledger" in session.said()
     assert session.app.session_state["step"] == "3. Paid releases"
@@ -19,7 +19,7 @@ def test_the_page_begins_with_the_rehearsal_once_there_is_a_plan() -> None:
     assert "Nothing rehearsed yet" in session.go("preview").go("release").said()
 
 
-def test_a_rehearsal_shows_the_truth_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     session = with_plan("survey", (1,), page="release")
     assert "Nothing rehearsed yet" in session.said()
     wait(session.set(rows=500).press("rehearse"))

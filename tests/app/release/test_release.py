@@ -20,26 +20,26 @@ from tests.app.session import expected, wait
 
 def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
     """What is published at the third attempt, and where the first two left what they had reached."""
-    reached, told = private.reached("a job"), list[str]()
+    checkpoint, messages = private.reached("a job"), list[str]()
 
-    def attempt(most: int) -> dict[str, Any]:
-        told.clear()
+    def attempt(limit: int) -> dict[str, Any]:
+        messages.clear()
 
         def heard(fraction: float, text: str) -> bool:
-            told.append(text)
-            return len(told) < most
+            messages.append(text)
+            return len(messages) < limit
 
-        given = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(reached)
-        return publishing.publish_tables(*given, progress=heard)
+        args = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(checkpoint)
+        return publishing.publish_tables(*args, progress=heard)
 
-    for most in (8, 20):
+    for limit in (8, 20):
         with pytest.raises(Cancelled):
-            attempt(most)
-        assert list(reached.rglob("*.npz"))
-    return attempt(10**6), reached
+            attempt(limit)
+        assert list(checkpoint.rglob("*.npz"))
+    return attempt(10**6), checkpoint
 
 
-def test_the_release_waits_for_the_typed_name(ledger: Ledger) -> None:
+def test_release_without_confirmation_is_disabled(ledger: Ledger) -> None:
     session = ready(ledger, records="")
     assert waiting(session)
     assert "choose the records first" in session.said()
@@ -52,7 +52,7 @@ def test_the_release_waits_for_the_typed_name(ledger: Ledger) -> None:
     assert kinds(ledger) == ["ledger", "dataset"]
 
 
-def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
+def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     session = ready(ledger).set(confirmation="survey")
     other = ready(ledger).set(confirmation="survey")
     session.press("release")
@@ -76,10 +76,10 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
 
     files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in FILES}
     source = {"ledger": str(ledger.path), "key": spend.key}
-    made, reached = stopped_twice(source, files)
-    assert not reached.exists()
-    assert made["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
-    assert made["acceptance"]["met"][0]
+    result, checkpoint = stopped_twice(source, files)
+    assert not checkpoint.exists()
+    assert result["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
+    assert result["acceptance"]["met"][0]
     assert {Path(file).stat().st_mode & 0o777 for file in files.values()} == {0o600}
     for kind in ("csv", "zip"):
         assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
@@ -108,10 +108,10 @@ def test_one_release_however_often_it_is_asked_for(ledger: Ledger) -> None:
     assert "has 0.5 pcost left and this plan costs 1" in session.said()
 
 
-def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
+def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
     session = ready(ledger)
-    made = expected("survey", (1,))
-    ledger.spend(dataset="survey", key=f"survey|{made.hash}|1", pcost=made.pcost, plan_hash=made.hash)
+    reference = expected("survey", (1,))
+    ledger.spend(dataset="survey", key=f"survey|{reference.hash}|1", pcost=reference.pcost, plan_hash=reference.hash)
     session.run(session.app)
     assert "no result was saved" in session.errors()
     assert not any(b.key == "release" for b in session.app.button)
@@ -119,14 +119,12 @@ def test_a_lost_result_is_told_and_costs_a_new_attempt(ledger: Ledger) -> None:
     assert not waiting(session)
 
 
-def test_a_release_that_broke_off_is_ended_by_the_same_click_for_nothing(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = expected("survey", (1,))
+def test_interrupted_release_is_completed_without_cost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = expected("survey", (1,))
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            measure(made, SURVEY, dataset="survey", ledger=ledger)
+            measure(reference, SURVEY, dataset="survey", ledger=ledger)
     session = ready(ledger)
     assert "spends nothing more" in session.said() + session.errors() + str(session.app.warning)
     wait(session.set(confirmation="survey").press("release"))
@@ -134,7 +132,7 @@ def test_a_release_that_broke_off_is_ended_by_the_same_click_for_nothing(
     assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
 
 
-def test_a_paid_result_is_shown_whatever_became_of_the_job_of_this_page(ledger: Ledger) -> None:
+def test_stored_result_is_shown_after_failed_job(ledger: Ledger) -> None:
     session = ready(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
     wait(session.press("release"))
     assert "there is no file" in session.errors()
@@ -144,7 +142,7 @@ def test_a_paid_result_is_shown_whatever_became_of_the_job_of_this_page(ledger: 
     assert "Rows read" not in session.said()
 
 
-def test_what_happened_to_the_rows_is_told_once_and_nobody_else(ledger: Ledger) -> None:
+def test_row_counts_are_shown_to_releasing_session_only(ledger: Ledger) -> None:
     session = ready(ledger)
     other = ready(ledger)
     wait(session.set(confirmation="survey").press("release"))

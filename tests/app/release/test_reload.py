@@ -37,7 +37,7 @@ def reloaded(session: Session, page: str = "release") -> Session:
     return Session(**session.app.query_params).go(page)
 
 
-def test_a_reload_shows_the_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_reload_shows_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=1.0))
     session = ready(ledger).set(dataset="other")
@@ -50,7 +50,7 @@ def test_a_reload_shows_the_same_dataset_tab_and_result(ledger: Ledger, browser:
         assert word not in str(session.app.query_params)
 
 
-def test_a_reload_shows_its_tab_whether_the_plan_is_there_or_has_to_be_made_again(
+def test_reload_replans_when_cache_is_empty(
     ledger: Ledger, browser: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser("mine")
@@ -64,9 +64,7 @@ def test_a_reload_shows_its_tab_whether_the_plan_is_there_or_has_to_be_made_agai
     assert "Released for survey" in again.said()
 
 
-def test_another_browser_with_the_same_address_sees_nothing_of_it(
-    ledger: Ledger, browser: Callable[[str], None]
-) -> None:
+def test_other_browser_sees_no_release_at_address(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
     session = ready(ledger)
     wait(session.set(confirmation="survey").press("release"))
@@ -79,10 +77,10 @@ def test_another_browser_with_the_same_address_sees_nothing_of_it(
                 assert word not in shown
 
 
-def test_paid_releases_are_found_from_the_ledger_without_a_plan(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_ledger_lists_releases_without_a_plan(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=9.0))
-    made = [
+    measurements = [
         measure(expected("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
         for dataset, ways, pcost in (("survey", (1,), 1.0), ("other", (1, 2), 2.0), ("other", (1,), 0.5))
     ]
@@ -93,22 +91,22 @@ def test_paid_releases_are_found_from_the_ledger_without_a_plan(ledger: Ledger, 
     session.set(ledger_path=str(ledger.path))
     for again in (session, Session().go("release")):  # the second one is a new day: the ledger is remembered
         assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
-        pd.testing.assert_frame_equal(shown(again), answers(made[0]))
+        pd.testing.assert_frame_equal(shown(again), answers(measurements[0]))
         again.set(dataset="other")
         assert len(again.app.selectbox(key="paid").options) == 2
-        pd.testing.assert_frame_equal(shown(again), answers(made[2]))
-        again.set(paid=made[1].key)
-        pd.testing.assert_frame_equal(shown(again), answers(made[1]))
+        pd.testing.assert_frame_equal(shown(again), answers(measurements[2]))
+        again.set(paid=measurements[1].key)
+        pd.testing.assert_frame_equal(shown(again), answers(measurements[1]))
         assert "Look 1 of" in again.said()
         assert "waits for a decision" in again.said()
-    pd.testing.assert_frame_equal(shown(reloaded(session)), answers(made[1]))
+    pd.testing.assert_frame_equal(shown(reloaded(session)), answers(measurements[1]))
     session.press("paid_look_0")
     session.app.switch_page("pages/coarse.py")
     assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
     assert len([k for k in kinds(ledger) if k == "spend"]) == 4
 
 
-def test_the_settings_hold_places_and_are_for_their_owner(ledger: Ledger, browser: Callable[[str], None]) -> None:
+def test_settings_hold_paths_and_are_private(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
     session = ready(ledger)
     file = ledger.path.parent / "settings" / "places.json"

@@ -23,24 +23,24 @@ def of_every_kind() -> Studio:
     workload = Workload.all_ways(SURVEY, (1,))
     sql = "SELECT vote, COUNT(*) FROM t WHERE age < 40 OR party = 'Independent' GROUP BY vote; SELECT COUNT(*) FROM t"
     sql = sql.replace("Independent", SURVEY["party"].labels[3].replace("'", "''"))
-    for made in (
+    for more in (
         workload_from_sql(SURVEY, sql),
         box_workload(SURVEY, {"age": (2, 21), "tv_news_days": (0, 3)}, 2.0),
         Workload(SURVEY).add("vote", Custom(matrix=[[1, -1]], labels=["difference"])),
         Workload(SURVEY).add(("age", "vote"), {"age": Custom(predicates=["age < 30"]), "vote": "marginal"}, 0.5),
     ):
-        workload = Workload(SURVEY, (*workload.groups, *made.groups))
+        workload = Workload(SURVEY, (*workload.groups, *more.groups))
     return Studio(workload=workload, budget=Budget(pcost=0.7))
 
 
-def test_the_python_code_makes_the_same_groups() -> None:
+def test_plan_code_rebuilds_all_groups() -> None:
     here, names = of_every_kind(), {}
     exec(code.plan_code(here), names)
     assert names["workload"] == here.workload
     assert names["made"].hash == plan(here.workload, here.budget).hash
 
 
-def test_the_page_shows_the_code_of_what_was_added() -> None:
+def test_page_code_rebuilds_added_groups() -> None:
     session = on_workload(add_how="Write SQL").set(sql_text=example(SURVEY)).press("add_sql")
     session.set(add_how="Drag a range").press("add_range")
     names: dict = {}
@@ -49,11 +49,11 @@ def test_the_page_shows_the_code_of_what_was_added() -> None:
 
 
 @pytest.mark.parametrize("kind", ["query weights", "large matrix"])
-def test_what_is_too_long_for_a_line_comes_from_the_file(kind: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_workload_code_reads_file(kind: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size("age", 60)])
-    asked = Custom(matrix=np.eye(60)) if kind == "large matrix" else "marginal"
+    family = Custom(matrix=np.eye(60)) if kind == "large matrix" else "marginal"
     weights = None if kind == "large matrix" else np.arange(60)
-    workload = Workload(schema).add("age", asked, 1.0, weights)
+    workload = Workload(schema).add("age", family, 1.0, weights)
     text = code.workload_script(Studio(workload=workload)).text()
     assert len(text) < 2_000
     monkeypatch.chdir(tmp_path)
@@ -63,18 +63,18 @@ def test_what_is_too_long_for_a_line_comes_from_the_file(kind: str, tmp_path, mo
     assert names["workload"] == workload
 
 
-def test_the_address_and_a_plan_file_hold_every_kind() -> None:
+def test_address_and_plan_file_restore_all_groups() -> None:
     here = of_every_kind()
     assert len(link.packed(here)) < link.MAX_LENGTH
     session = Session(plan=link.packed(here)).go("workload")
     assert session.studio.to_json() == here.to_json()
-    made = plan(here.workload, here.budget)
+    result = plan(here.workload, here.budget)
     session.go("preview")
-    session.run(session.app.file_uploader(key="plan_file").upload("p.json", made.to_json().encode(), "text/plain"))
+    session.run(session.app.file_uploader(key="plan_file").upload("p.json", result.to_json().encode(), "text/plain"))
     assert session.studio.workload == here.workload
 
 
-def test_a_request_too_long_for_an_address_is_kept_under_a_name() -> None:
+def test_long_request_is_stored_under_short_name() -> None:
     here = Studio(workload=large_workload(), budget=Budget(pcost=0.7))
     session = Session()
     session.app.session_state["history"] = History(present=here)
@@ -83,16 +83,16 @@ def test_a_request_too_long_for_an_address_is_kept_under_a_name() -> None:
     assert name.startswith(link.NAMED)
     assert len(name) < 30
     assert Session(plan=name).studio.to_json() == here.to_json()
-    (kept,) = (f for f in (places.folder() / "designs").iterdir() if f.stem == name.removeprefix(link.NAMED))
-    assert kept.stat().st_mode & 0o077 == 0  # for its owner alone
-    assert set(json.loads(designs.find(kept.stem))) == {"question", "budget"}
-    for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{kept.stem}", f"~{kept.stem[:-1]}"):
+    (file,) = (f for f in (places.folder() / "designs").iterdir() if f.stem == name.removeprefix(link.NAMED))
+    assert file.stat().st_mode & 0o077 == 0  # for its owner alone
+    assert set(json.loads(designs.find(file.stem))) == {"question", "budget"}
+    for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{file.stem}", f"~{file.stem[:-1]}"):
         again = Session(plan=wrong)
         assert again.studio.workload is None
         assert "is not on this server" in again.errors()
 
 
-def test_only_so_many_requests_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stored_requests_are_limited_in_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(places.VARIABLE, str(tmp_path))
     monkeypatch.setattr(designs, "KEPT", 3)
     names = [designs.keep(f"text {i}") for i in range(5)]

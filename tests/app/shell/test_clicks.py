@@ -25,7 +25,7 @@ def both(session: Session, button: str, **fields: object) -> Session:
     return session.run(session.app)
 
 
-def test_a_weight_typed_just_before_is_that_of_the_group() -> None:
+def test_weight_set_with_click_is_used() -> None:
     session = with_plan("survey", (1,), page="workload").set(
         add_how="One set of attributes", group_names=["age", "vote"]
     )
@@ -37,7 +37,7 @@ def test_a_weight_typed_just_before_is_that_of_the_group() -> None:
     assert len(session.studio.workload.groups) == before
 
 
-def test_a_field_below_a_button_counts_from_the_first_drawing_on() -> None:
+def test_field_below_button_is_used_on_click() -> None:
     def page() -> None:
         import streamlit as st
 
@@ -55,14 +55,14 @@ def test_a_field_below_a_button_counts_from_the_first_drawing_on() -> None:
     assert app.button(key="twice").click().run().session_state["done"] == [5, 5, 5]
 
 
-def test_a_rehearsal_has_the_size_typed_just_before() -> None:
+def test_rehearsal_uses_size_set_with_click() -> None:
     session = with_plan("survey", (1,), page="release")
     both(session, "rehearse", rows=321)
     wait(session)
     assert "REHEARSAL on simulated records" in session.said()
 
 
-def test_what_cannot_be_done_with_the_new_values_is_not_done() -> None:
+def test_click_with_invalid_new_values_does_nothing() -> None:
     session = with_plan("survey", (1,), page="workload").set(ways=[2])
     before = session.studio.workload.groups
     both(session, "add_ways", ways=[])
@@ -71,22 +71,22 @@ def test_what_cannot_be_done_with_the_new_values_is_not_done() -> None:
     assert session.studio.workload.groups == before
 
 
-def test_a_button_that_is_gone_has_nothing_to_do_when_it_comes_back() -> None:
+def test_removed_button_forgets_its_click() -> None:
     session = with_plan("survey", (1,), page="workload").set(ways=[2])
     before = session.studio.workload.groups
     both(session, "add_ways", add_how="One set of attributes")
     session.set(add_how="All k-way sets")
-    assert any(found.key == "add_ways" and not found.disabled for found in session.app.button)
+    assert any(button.key == "add_ways" and not button.disabled for button in session.app.button)
     assert session.studio.workload.groups == before
 
 
-def test_nothing_is_spent_on_other_records_than_were_shown(tmp_path: Path) -> None:
+def test_release_of_changed_records_spends_nothing(tmp_path: Path) -> None:
     book, other = Ledger.create(tmp_path / "office.ledger"), tmp_path / "other.csv"
     book.add_dataset("survey", total=Budget(pcost=2.5))
     shutil.copy(SURVEY, other)
     session = ready(book).set(confirmation="survey")
     both(session, "release", records_path=str(other))
-    assert [told.value for told in session.app.toast] == [AGAIN]
+    assert [toast.value for toast in session.app.toast] == [AGAIN]
     assert book.status("survey").spent == 0.0
     session.set(confirmation="survey").press("release")
     wait(session)

@@ -96,7 +96,7 @@ EDITS = (add, remove, reweigh, change_family, budget, mechanism)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_thirty_random_edits_and_back_again(seed: int) -> None:
+def test_random_edits_are_undone_and_redone(seed: int) -> None:
     draw = Random(seed)
     history = History(present=Studio(workload=Workload(SCHEMA)))
     texts = [history.present.to_json()]
@@ -124,7 +124,7 @@ def test_thirty_random_edits_and_back_again(seed: int) -> None:
     assert len(history.past) == len(texts) - 1
 
 
-def test_only_the_last_steps_are_remembered() -> None:
+def test_history_keeps_limited_number_of_steps() -> None:
     history = History(present=Studio(workload=Workload(SCHEMA)))
     for k in range(LIMIT + 20):
         history = history.push(replace(history.present, budget=Budget(pcost=1.0 + k)), redraw=False)
@@ -134,7 +134,7 @@ def test_only_the_last_steps_are_remembered() -> None:
     assert history.present.budget == Budget(pcost=20.0)
 
 
-def test_a_session_on_the_page_and_back_again() -> None:
+def test_session_edits_can_be_undone_and_redone() -> None:
     draw = Random(3)
     session = Session().set(demo="census").press("Use this schema").press("next")
     texts = [session.studio.to_json()]
@@ -164,7 +164,7 @@ def links(studio: Studio) -> Studio:
     return link.unpacked(link.packed(studio))
 
 
-def test_centers_that_are_left_open_follow_the_workload_and_a_link_keeps_its_plan() -> None:
+def test_default_centers_survive_links_and_older_links() -> None:
     small = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
     assert (small.taken, small.left_open) == ({"centers": "tuned"}, True)
     assert links(small).question == small.question
@@ -179,18 +179,18 @@ def test_centers_that_are_left_open_follow_the_workload_and_a_link_keeps_its_pla
     assert (back.options, back.question) == ({}, small.question)
 
 
-def test_a_changed_request_leaves_open_what_was_open() -> None:
+def test_changed_workload_keeps_default_options() -> None:
     here = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
     fewer = replace(here.request, workload=Workload.all_ways(SCHEMA, (1,)))
     assert here.asking(fewer).left_open
     even = here.asking(replace(fewer, options={}))
     assert (even.left_open, even.taken) == (False, {})
-    kept = here.told({"centers": "tuned", "keep": 0.0})
-    assert (kept.options, kept.taken) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
-    assert links(kept).taken == kept.taken
+    strict = here.told({"centers": "tuned", "keep": 0.0})
+    assert (strict.options, strict.taken) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
+    assert links(strict).taken == strict.taken
 
 
-def test_analyses_are_even_where_nobody_chose() -> None:
+def test_analyses_default_to_uniform_centers() -> None:
     here = Studio(workload=Workload(SCHEMA))
     assert replace(here.even, workload=Workload.all_ways(SCHEMA, (1,))).taken == {}
     chosen = replace(here, options={"centers": "tuned"})
@@ -199,7 +199,7 @@ def test_analyses_are_even_where_nobody_chose() -> None:
     assert other.even is other
 
 
-def test_undo_remembers_no_long_texts() -> None:
+def test_history_stores_no_long_texts() -> None:
     history = History()
     for pcost in (1.0, 2.0, 2.0, 3.0):
         history = history.push(

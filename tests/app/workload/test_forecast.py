@@ -26,18 +26,18 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"pages.parts.jobs.{module}.MEMORY_LIMIT", 1.8e8)
 
 
-def test_sums_of_two_large_attributes_do_not_stand_in_the_way() -> None:
-    asked = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
-    session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
+def test_sums_of_two_large_attributes_are_planned() -> None:
+    workload = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
+    session = Session(plan=link.packed(Studio(workload=workload))).go("preview")
     assert "Planning has to wait" not in session.said()
     assert not session.errors()
 
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
-def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str) -> None:
-    asked = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
-    session = Session(plan=link.packed(Studio(workload=asked))).go("preview")
+def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
+    workload = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+    session = Session(plan=link.packed(Studio(workload=workload))).go("preview")
     assert "Planning has to wait" in session.said()
     assert "is group 105: age × hours-per-week, affine" in session.said()
     session.press(remedy)
@@ -45,19 +45,19 @@ def test_the_group_that_makes_planning_too_dear_is_named_and_mended(remedy: str)
     assert "Typical error (counts)" in session.metrics()
     now = session.studio.asked.groups
     assert [g.attributes for g in now if g.family_text == "affine" and g.weight] == []
-    assert len(now) == len(asked.groups) - (remedy == "Remove it")
-    assert session.press("undo").studio.asked == asked
+    assert len(now) == len(workload.groups) - (remedy == "Remove it")
+    assert session.press("undo").studio.asked == workload
 
 
 @pytest.mark.usefixtures("little_memory", "foretelling")
-def test_a_group_is_forecast_before_it_is_added() -> None:
-    asked = Workload.all_ways(demo("adult"), (1, 2))
-    session = Session(plan=link.packed(Studio(workload=asked, options=EVEN))).go("workload")
+def test_group_forecast_is_shown_before_adding() -> None:
+    workload = Workload.all_ways(demo("adult"), (1, 2))
+    session = Session(plan=link.packed(Studio(workload=workload, options=EVEN))).go("workload")
     session.set(**JOINT)
     assert "What makes it so dear is age × hours-per-week, affine." in session.said()
     assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # it is not there yet
     session.press("Add: Approximate it")
-    (added,) = session.studio.asked.groups[len(asked.groups) :]
+    (added,) = session.studio.asked.groups[len(workload.groups) :]
     assert added.weight == 0.0
     session.set(group_names=["sex", "race"], group_how="The same on each")
     assert "asked already" not in session.errors()
@@ -65,22 +65,22 @@ def test_a_group_is_forecast_before_it_is_added() -> None:
     assert "Planning it takes about 1 second." in session.said()
 
 
-def test_the_forecast_is_that_of_the_plan_that_would_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Workload.all_ways(demo("survey"), (1, 2))
-    assert Studio(workload=asked).taken  # tuned, which takes too long with tables beside it
-    session = Session(plan=link.packed(Studio(workload=asked))).go("workload").set(ways_ask="Tables", ways=[1, 2])
+def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = Workload.all_ways(demo("survey"), (1, 2))
+    assert Studio(workload=workload).taken  # tuned, which takes too long with tables beside it
+    session = Session(plan=link.packed(Studio(workload=workload))).go("workload").set(ways_ask="Tables", ways=[1, 2])
     tables = Workload.all_ways(demo("survey"), (1, 2), dict.fromkeys(demo("survey").names, "marginal"))
-    both = Workload(asked.schema, (*asked.groups, *tables.groups))
-    told = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
-    assert told in session.said()
+    both = Workload(workload.schema, (*workload.groups, *tables.groups))
+    text = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
+    assert text in session.said()
     monkeypatch.setattr(analysis, "forecast_added", None)  # a page that is drawn again does not work it out again
     session.app.run()
     assert not session.app.exception
-    assert told in session.said()
+    assert text in session.said()
 
 
 @pytest.mark.usefixtures("foretelling")
-def test_how_exact_new_groups_would_be_is_told_before_they_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
     session = on_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
     tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
     first = Workload(demo("cps")).add(("income", "sex"), "marginal")

@@ -13,7 +13,7 @@ from tests.app.session import Session, demo, with_plan
 from tests.app.workload.given import SURVEY, on_workload
 
 
-def test_a_workload_of_every_kind() -> None:
+def test_groups_of_all_families_are_added() -> None:
     schema = Schema([Attribute.of_size("age", 12), Attribute.of_size("income", 9), Attribute.of_size("sex", 2)])
     session = Session(plan=link.packed(Studio(workload=Workload(schema)))).go("workload")
     assert "add at least one group" in session.said()
@@ -21,16 +21,16 @@ def test_a_workload_of_every_kind() -> None:
     assert session.metrics()["Groups"] == "3"
     assert session.metrics()["Queries"] == str(12 * 13 // 2 + 9 + 2)
     session.set(add_how="One set of attributes").press("add_total")
-    own = {"own_age": "range", "own_income": "circular"}
-    session.set(group_names=["age", "income"], group_how="One per attribute", **own, group_weight=2.5)
+    families = {"own_age": "range", "own_income": "circular"}
+    session.set(group_names=["age", "income"], group_how="One per attribute", **families, group_weight=2.5)
     session.press("add_group")
     session.set(group_names=["age"], group_how="The same on each", same="width", same_width=3).press("add_group")
     session.set(group_how="Joint", joint="random", joint_p=0.4, joint_count=11).press("add_group")
     session.set(joint="custom", joint_text="age >= 10\nage < 4 or age >= 11").press("add_group")
     # last, because every run of the page forecasts what is asked, and this takes longest
     session.set(group_names=["age", "income"], joint="affine").press("add_group")
-    asked = session.studio.workload
-    assert [g.family_text for g in asked.groups[3:]] == [
+    workload = session.studio.workload
+    assert [g.family_text for g in workload.groups[3:]] == [
         "total",
         "range × circular",
         "width",
@@ -38,8 +38,8 @@ def test_a_workload_of_every_kind() -> None:
         "custom",
         "affine",
     ]
-    assert [g.count for g in asked.groups[5:8]] == [10, 11, 2]
-    assert asked.groups[4].weight == 2.5
+    assert [g.count for g in workload.groups[5:8]] == [10, 11, 2]
+    assert workload.groups[4].weight == 2.5
     chosen = f"chosen_{session.app.session_state['history'].version}"
     session.set(**{chosen: [3, 4, 8]}).press("remove")
     assert [g.family_text for g in session.studio.workload.groups[3:]] == ["width", "random", "custom"]
@@ -49,7 +49,7 @@ def test_a_workload_of_every_kind() -> None:
     assert len(session.press("undo").studio.workload.groups) == 6
 
 
-def test_groups_that_do_not_fit_say_why_and_lose_nothing() -> None:
+def test_invalid_groups_are_refused_with_reason() -> None:
     session = with_plan(page="workload").set(add_how="One set of attributes", group_names=["sex"])
     before = session.studio.to_json()
     for values in (
@@ -71,24 +71,24 @@ def test_groups_that_do_not_fit_say_why_and_lose_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "family", "example"),
+    ("query_type", "family", "example"),
     [
         ("Tables", "marginal", "records have income = "),
         ("Cumulative tables", "prefix", "records have income < "),
         ("Ranges", "range", " <= income < "),
     ],
 )
-def test_tables_come_first_and_every_kind_has_an_example(asked: str, family: str, example: str) -> None:
+def test_query_types_have_examples_and_tables_first(query_type: str, family: str, example: str) -> None:
     session = on_workload("cps")
     choice = session.app.radio(key="ways_ask")
     assert choice.value == "Tables" == choice.options[0]
-    session.set(ways_ask=asked, ways=[1, 2])
+    session.set(ways_ask=query_type, ways=[1, 2])
     assert "Planning it takes about" in session.said()  # told before anything is added
     schema = demo("cps")
     of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
     wanted = Workload.all_ways(schema, (1, 2), of)
     captions = session.app.radio(key="ways_ask").proto.captions
-    assert example in captions[["Tables", "Cumulative tables", "Ranges"].index(asked)].replace("\\", "")
+    assert example in captions[["Tables", "Cumulative tables", "Ranges"].index(query_type)].replace("\\", "")
     session.press("add_ways")
     assert session.studio.workload == wanted
     names: dict = {}
@@ -97,7 +97,7 @@ def test_tables_come_first_and_every_kind_has_an_example(asked: str, family: str
     assert "all_ways" in session.app.code[-1].value
 
 
-def test_all_ways_with_a_weight_and_families_of_ones_own() -> None:
+def test_all_ways_use_weight_and_special_families() -> None:
     session = on_workload("cps").set(ways_ask="Cumulative tables", ways=[2])
     session.set(special=["age"], own_age="range", ways_weight=0.5).press("add_ways")
     expected = Workload.all_ways(demo("cps"), (2,), {"age": "range"})
@@ -106,7 +106,7 @@ def test_all_ways_with_a_weight_and_families_of_ones_own() -> None:
     ]
 
 
-def test_a_second_press_adds_nothing_and_says_so() -> None:
+def test_duplicate_groups_are_not_added() -> None:
     session = on_workload().set(ways_ask="Cumulative tables", ways=[1]).press("add_ways")
     before = session.studio.asked
     session.set(ways=[1]).press("add_ways")
@@ -120,7 +120,7 @@ def test_a_second_press_adds_nothing_and_says_so() -> None:
     assert "groups added" not in session.set(ways_weight=2.0).said()
 
 
-def test_a_picked_group_is_drawn() -> None:
+def test_selected_group_is_drawn() -> None:
     session = on_workload("cps").set(ways=[2]).press("add_ways")
     version = session.app.session_state["history"].version
     session.set(**{f"chosen_{version}": [0]})
@@ -129,7 +129,7 @@ def test_a_picked_group_is_drawn() -> None:
     assert "Query 2,500 of 5,000" in session.said()
 
 
-def test_workload_files() -> None:
+def test_workload_file_is_loaded_or_refused() -> None:
     workload = Workload.all_ways(demo("census"), (1, 2))
     session = Session().go("workload")
     for content in (b"{}", b"x", json.dumps({"format": "workload/1", "schema": {}, "groups": []}).encode()):
@@ -142,7 +142,7 @@ def test_workload_files() -> None:
     assert not session.errors()
 
 
-def test_too_many_groups_are_refused_in_words() -> None:
+def test_too_many_groups_are_refused() -> None:
     names = {f"a{i}": 2 for i in range(120)}
     session = Session()
     session.run(session.app.file_uploader(key="schema_file").upload("s.json", json.dumps(names).encode(), "text/plain"))

@@ -17,7 +17,7 @@ from tests.app.session import Session
 from tests.app.workload.given import large_workload
 
 
-def test_a_large_workload_stays_editable() -> None:
+def test_large_workload_can_be_edited() -> None:
     workload = large_workload()
     assert len(workload.groups) > 2_900
     session = Session().go("workload")
@@ -25,15 +25,15 @@ def test_a_large_workload_stays_editable() -> None:
     session.run(session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json"))
     assert len(session.app.dataframe[0].value) == 100
     session.set(find="x3 x25")
-    found = ask.find_groups(workload, "x3 x25")
-    assert set(session.app.dataframe[0].value["group"]) == set(found)
-    assert len(found) == 25  # one pair, 24 triples
-    assert all({"x3", "x25"} <= set(workload.groups[i].attributes) for i in found)
+    numbers = ask.find_groups(workload, "x3 x25")
+    assert set(session.app.dataframe[0].value["group"]) == set(numbers)
+    assert len(numbers) == 25  # one pair, 24 triples
+    assert all({"x3", "x25"} <= set(workload.groups[i].attributes) for i in numbers)
     version = session.app.session_state["history"].version
-    session.set(new_weight=7.0, **{f"chosen_{version}": found[:2]}).press("weigh")
-    assert [i for i, g in enumerate(session.studio.workload.groups) if g.weight == 7.0] == found[:2]
-    session.set(change_which=f"All {len(found)} groups found").press("remove")
-    assert len(session.studio.workload.groups) == len(workload.groups) - len(found)
+    session.set(new_weight=7.0, **{f"chosen_{version}": numbers[:2]}).press("weigh")
+    assert [i for i, g in enumerate(session.studio.workload.groups) if g.weight == 7.0] == numbers[:2]
+    session.set(change_which=f"All {len(numbers)} groups found").press("remove")
+    assert len(session.studio.workload.groups) == len(workload.groups) - len(numbers)
     session.set(find="").set(page_29=29)
     assert session.app.dataframe[0].value["group"].iloc[0] == 2_800
     assert "no group has all" in session.set(find="nothing").said().lower()
@@ -41,13 +41,13 @@ def test_a_large_workload_stays_editable() -> None:
     assert session.studio.workload == workload
 
 
-def test_pages_of_numbers() -> None:
+def test_page_of_clamps_the_page_number() -> None:
     numbers = range(250)
     assert [ask.page_of(numbers, page, 100)[0][0] for page in (1, 2, 3, 4, 0)] == [0, 100, 200, 200, 0]
     assert ask.page_of([], 1, 100) == ([], 1)
 
 
-def test_an_edit_of_thousands_of_groups_costs_no_long_text() -> None:
+def test_large_workload_code_is_short() -> None:
     # the address is but a name, and the code is not written line by line: both would grow with the groups
     studio = Studio(workload=Workload(large_workload().schema, large_workload().groups * 10))
     text = code.workload_script(studio).text()
@@ -66,31 +66,29 @@ class Counted(tuple):
 
 
 @pytest.mark.parametrize("page", ["workload", "compare", "release", "start"])
-def test_a_page_that_is_drawn_again_does_not_go_through_all_groups_again(
-    page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redrawn_page_does_not_iterate_groups(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "begin", lambda *_: None)
     schema = Schema([Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(30)])
-    asked = Workload(schema, Counted(Workload.all_ways(schema, (1, 2)).groups))
+    workload = Workload(schema, Counted(Workload.all_ways(schema, (1, 2)).groups))
     session = Session()
-    session.app.session_state["history"] = History(present=Studio(workload=asked))
+    session.app.session_state["history"] = History(present=Studio(workload=workload))
     session.go(page)
     Counted.looks = 0
     session.run(session.app)
     assert Counted.looks == 0
 
 
-def test_what_there_is_of_a_comparison_is_looked_up_without_going_through_all_groups_again() -> None:
-    asked = Workload(large_workload().schema, Counted(large_workload().groups))
-    assert analysis.partial_comparison(asked, Budget(pcost=1.0), ["wff"]) is None
+def test_cached_comparison_lookup_does_not_iterate_groups() -> None:
+    workload = Workload(large_workload().schema, Counted(large_workload().groups))
+    assert analysis.partial_comparison(workload, Budget(pcost=1.0), ["wff"]) is None
     Counted.looks = 0
-    assert analysis.partial_comparison(asked, Budget(pcost=1.0), ["wff"]) is None
+    assert analysis.partial_comparison(workload, Budget(pcost=1.0), ["wff"]) is None
     assert Counted.looks == 0
 
 
-def test_pages_of_hundreds_of_attributes_list_no_pairs_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size(f"x{i}", 4) for i in range(300)])
-    asked, listed = Workload.all_ways(schema, (1,)), []
+    workload, listed = Workload.all_ways(schema, (1,)), []
     build = Workload.all_ways
 
     def listing(schema: Schema, ways: tuple[int, ...], *more: object) -> Workload:
@@ -98,7 +96,7 @@ def test_pages_of_hundreds_of_attributes_list_no_pairs_unasked(monkeypatch: pyte
         return build(schema, ways, *more)
 
     monkeypatch.setattr(Workload, "all_ways", listing)
-    session = Session(plan=link.packed(Studio(workload=asked))).go("workload")
+    session = Session(plan=link.packed(Studio(workload=workload))).go("workload")
     session.set(ways_ask="Cumulative tables", ways_weight=2.0).set(ways_weight=3.0)
     assert listed == [(1,), (1,)]  # once for each kind, however often the page is drawn
     session.press("add_ways")

@@ -24,12 +24,12 @@ def saved(array: np.ndarray, **options: bool) -> bytes:
     [np.eye(3), np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.ones(3, bool)],
     ids=["floats", "whole", "columns first", "one row"],
 )
-def test_numpy_files(array: np.ndarray) -> None:
+def test_numpy_files_are_read(array: np.ndarray) -> None:
     np.testing.assert_array_equal(read_matrix(saved(array)), np.atleast_2d(array))
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
-def test_matrices_as_spreadsheets_of_any_language_write_them(separator: str) -> None:
+def test_csv_separators_are_recognised(separator: str) -> None:
     np.testing.assert_array_equal(
         read_matrix("1,0.5\r\n0,-2\r\n".replace(",", separator).encode()), [[1, 0.5], [0, -2]]
     )
@@ -60,12 +60,12 @@ def header(shape: str, kind: str = "<f8") -> bytes:
         (b"1,2\n3,x\n", "Line 2"),
     ],
 )
-def test_matrix_files_that_are_refused(content: bytes, words: str) -> None:
+def test_invalid_matrix_files_are_refused(content: bytes, words: str) -> None:
     with pytest.raises(WorkloadError, match=words):
         read_matrix(content)
 
 
-def test_a_numpy_file_on_the_page() -> None:
+def test_numpy_file_is_uploaded_as_matrix() -> None:
     session = on_workload("census", add_how="One set of attributes").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     session.run(session.app.file_uploader(key="joint_file").upload("m.npy", saved(np.eye(3)), "application/x"))
@@ -74,7 +74,7 @@ def test_a_numpy_file_on_the_page() -> None:
     assert session.press("add_group").studio.workload.groups[0].count == 2
 
 
-def test_a_matrix_file() -> None:
+def test_csv_file_is_uploaded_as_matrix() -> None:
     session = with_plan(page="workload").set(add_how="One set of attributes", group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     assert "No matrix file" in session.errors()

@@ -14,7 +14,7 @@ from tests.app.session import Session
 from tests.app.workload.given import SURVEY, on_workload
 
 
-def test_a_range_by_keyboard() -> None:
+def test_range_is_set_with_sliders() -> None:
     session = on_workload(add_how="Drag a range")
     ends = next(s for s in session.app.select_slider if s.key == "range_age_82_0")
     session.run(ends.set_value((2, 21)))
@@ -28,7 +28,7 @@ def test_a_range_by_keyboard() -> None:
     assert "Choose one attribute for a range" in session.said()
 
 
-def test_ranges_of_attributes_of_every_size() -> None:
+def test_range_form_supports_all_attribute_sizes() -> None:
     names = {"one": 1, "two": 2, "many": 5000, "huge": 1_000_000}
     session = Session()
     session.run(session.app.file_uploader(key="schema_file").upload("s.json", json.dumps(names).encode(), "text/plain"))
@@ -57,12 +57,12 @@ def test_ranges_of_attributes_of_every_size() -> None:
         ({}, (0, 8)),
     ],
 )
-def test_boxes_become_runs_of_cells(box: dict, expected: tuple[int, int]) -> None:
+def test_drawn_box_selects_range_of_cells(box: dict, expected: tuple[int, int]) -> None:
     schema = Schema([Attribute.of_size("age", 9), Attribute.of_size("sex", 2)])
     assert domain_figures.cells_in_box(schema, ["age"], box) == {"age": expected}
 
 
-def test_pictures_of_the_domain_show_what_is_chosen() -> None:
+def test_range_figure_shows_selected_cells() -> None:
     picture = domain_figures.range_picture(SURVEY, {"age": (2, 21)})
     assert sum(y == 1.0 for y in picture.figure.data[0].y) == 20
     assert "20 of 82 cells chosen: 20 <= age < 40" in picture.alt
@@ -76,7 +76,7 @@ def test_pictures_of_the_domain_show_what_is_chosen() -> None:
         assert all(len(side) <= 512 for side in (picture.figure.data[0].x, picture.figure.data[0].y))
 
 
-def test_one_query_on_the_plane_is_its_row() -> None:
+def test_plane_figure_equals_query_row() -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4), Attribute.of_size("c", 600)])
     workload = (
         Workload(schema)

@@ -10,7 +10,7 @@ from tests.app.session import demo
 from tests.app.workload.given import SURVEY, on_workload
 
 
-def test_sql_is_checked_while_it_is_written_and_added() -> None:
+def test_sql_is_checked_before_it_is_added() -> None:
     session = on_workload(add_how="Write SQL")
     assert not any(b.key == "add_sql" for b in session.app.button)
     text = "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM t"
@@ -38,26 +38,26 @@ def test_sql_is_checked_while_it_is_written_and_added() -> None:
         ("<img src=x onerror=alert(1)>", "only SELECT"),
     ],
 )
-def test_sql_that_is_refused_says_why_and_adds_nothing(text: str, words: str) -> None:
+def test_invalid_sql_is_refused_with_reason(text: str, words: str) -> None:
     session = on_workload(add_how="Write SQL").set(sql_text=text)
     assert words in session.errors()
     assert not any(b.key == "add_sql" for b in session.app.button)
     assert session.studio.workload.groups == ()
 
 
-def test_sql_without_declared_whole_numbers_shows_edges() -> None:
+def test_sql_condition_inside_bin_names_edges() -> None:
     session = on_workload("census", add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
     assert "cuts through the bin [39, 40)" in session.errors()
     assert not any(b.key == "add_sql" for b in session.app.button)
 
 
 @pytest.mark.parametrize("name", ["survey", "adult", "cps", "census", "loans"])
-def test_the_example_can_be_added(name: str) -> None:
+def test_sql_example_can_be_added(name: str) -> None:
     session = on_workload(name, add_how="Write SQL").press("sql_example").press("add_sql")
     assert session.studio.workload == workload_from_sql(demo(name), example(demo(name)))
 
 
-def test_the_example_quotes_what_sql_would_misread() -> None:
+def test_sql_example_quotes_special_names() -> None:
     schema = Schema([Attribute.of_size(n, 3) for n in ("group", 'a"b', "é", "x y", "plain", "1st", "--", "'", "ﬁ")])
     for first in range(len(schema)):
         names = schema.names[first:] + schema.names[:first]
