@@ -1,4 +1,4 @@
-"""The ledger under attack: processes killed at random moments, edits of its file, and every named fault.
+"""Ledger campaigns: random kills, random edits of the file, and the fault tests.
 
 python -m tests.release.ledger_worker --kills 1000 --edits 1000
 """
@@ -29,8 +29,8 @@ from tests.waiting import CEILING, until
 FORK = multiprocessing.get_context("fork")
 DATASETS = tuple(f"set {i}" for i in range(8))
 COSTS = (0.3, 0.07, 0.01)
-ATTEMPTS = 60  # asks for 7.6 of a total of 1 per dataset
-PHASES = ("reading", "spending", "spent, before the draw", "drawn, saving", "a row was in its commit")
+ATTEMPTS = 60  # they cost 7.6, and the total of a dataset is 1
+PHASES = ("reading", "spending", "spent, before the draw", "drawn, saving", "committing a row")
 KILLS_PER_LEDGER = 40
 
 
@@ -42,12 +42,12 @@ def make(path: Path) -> Ledger:
 
 
 def content_of(key: str) -> bytes:
-    """What is drawn under a key: known, so that a reader can tell a whole result."""
+    """Content of the result of a key, from which a reader recognises a complete result."""
     return key.encode() * (1 + sum(key.encode()) % 2000)
 
 
 def work(path: Path, draws: Path, phase, number: int, seed: int) -> None:
-    """Ask for random keys for ever, as a server would; each draw leaves a line in the file `draws`."""
+    """Spend random keys in an endless loop; each draw appends a line to the file `draws`."""
     rng, ledger, append = random.Random(seed), Ledger(path, wait=CEILING), engine.ledger.ledger.append
 
     def append_seen(*args, **fields):
@@ -85,7 +85,7 @@ def mark(draws: Path, key: str) -> None:
 
 
 def check(path: Path, draws: Path) -> Counter:
-    """What must hold at every moment; costs are added here in decimal, apart from the engine's own sums."""
+    """Assert the invariants of a ledger; costs are summed here as decimals, independently of the engine."""
     drawn = draws.read_text().split("\n")[:-1] if draws.exists() else []
     ledger = Ledger(path, wait=CEILING)
     assert ledger.verify() == ()
@@ -109,7 +109,7 @@ def check(path: Path, draws: Path) -> Counter:
 
 
 def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Counter:
-    """Kill a random worker `kills` times with SIGKILL, checking everything after each kill; counts of what was seen."""
+    """Kill a random worker `kills` times, check the ledger after each kill, and return counts of events."""
     rng, counts, started = random.Random(seed), Counter(), time.monotonic()
     while counts["kills"] < kills:
         path, draws = folder / f"{counts['kills']}.ledger", folder / f"{counts['kills']}.draws"
@@ -123,7 +123,7 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
 
         crew = [start(number) for number in range(workers)]
         try:
-            if not counts["ledgers"]:  # on a busy machine all kills may else come before anything is done
+            if not counts["ledgers"]:  # on a busy machine all kills could happen before the first result
                 until(
                     lambda path=path: any(row.kind == "saved" for row in Ledger(path, wait=CEILING).rows()), pause=0.1
                 )
@@ -149,8 +149,8 @@ def campaign(folder: Path, *, kills: int, workers: int = 4, seed: int = 0) -> Co
     return counts
 
 
-def hammer(path: Path, seed: int, found) -> None:
-    """Ask for every key of one dataset in random order; report which were fresh here and which were refused."""
+def hammer(path: Path, seed: int, results) -> None:
+    """Spend every key of one dataset in random order; report the fresh and the refused keys."""
     ledger, attempts = Ledger(path, wait=CEILING), list(range(1, ATTEMPTS + 1))
     random.Random(seed).shuffle(attempts)
     fresh, refused = [], []
@@ -161,23 +161,23 @@ def hammer(path: Path, seed: int, found) -> None:
                 fresh.append(key)
         except BudgetExceeded:
             refused.append(key)
-    found.put((fresh, refused))
+    results.put((fresh, refused))
 
 
 def tamper(path: Path, *statements: str) -> None:
-    """Change the file behind the ledger's back and put its rules in place again, so that only the chain can tell."""
+    """Edit the file and restore its triggers, so that only the hash chain shows the edit."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        rules = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for name, _ in rules:
+        triggers = connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in triggers:
             connection.execute(f"DROP TRIGGER {name}")
         for statement in statements:
             connection.execute(statement)
-        for _, sql in rules:
+        for _, sql in triggers:
             connection.execute(sql)
 
 
 def random_edit(path: Path, rows: int, rng: random.Random) -> None:
-    """Edit a ledger of so many rows: one byte, one cell, a row gone, its end gone, or two rows changed over."""
+    """Edit a ledger: change a byte or a cell, delete a row or the last rows, or swap two rows."""
     seq, other, kind = rng.randint(1, rows), rng.randint(1, rows), rng.randrange(5)
     column = rng.choice(("utc", "kind", "dataset", "key", "pcost", "plan_hash", "sha256", "note", "hash"))
     if kind == 0:
@@ -196,15 +196,15 @@ def random_edit(path: Path, rows: int, rng: random.Random) -> None:
 
 
 def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
-    """Edit a ledger `count` times; each is noticed on opening and in use before a spend, or has changed no row."""
+    """Edit a ledger `count` times; each edit that changes a row is refused before a spend."""
     rng, counts, path = random.Random(seed), Counter(), folder / "edited.ledger"
     ledger = make(path)
     for attempt in range(4):
         receipt = ledger.spend(dataset=DATASETS[0], key=f"key {attempt}", pcost=0.2, plan_hash="plan")
         ledger.save_result(receipt=receipt, content=content_of(receipt.key))
-    whole, rows = path.read_bytes(), ledger.rows()
+    content, rows = path.read_bytes(), ledger.rows()
     for attempt in range(count):
-        path.write_bytes(whole)
+        path.write_bytes(content)
         in_use = Ledger(path)
         random_edit(path, len(rows), rng)
         noticed = 0
@@ -221,12 +221,12 @@ def edits(folder: Path, *, count: int, seed: int = 0) -> Counter:
 
 
 def faults() -> str:
-    """The last line of the tests of every named fault: full disks, locks, damage, lost files, clocks set back."""
-    tests = Path(__file__).with_name("ledger")
-    done = subprocess.run([sys.executable, "-m", "pytest", tests], capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stdout)
-    return done.stdout.strip().splitlines()[-1]
+    """Run the ledger tests (full disks, locks, damage, lost files, clocks) and return the last line."""
+    tests = Path(__file__).parents[1] / "ledger"
+    run = subprocess.run([sys.executable, "-m", "pytest", tests], capture_output=True, text=True, check=False)
+    if run.returncode:
+        sys.exit(run.stdout)
+    return run.stdout.strip().splitlines()[-1]
 
 
 if __name__ == "__main__":
@@ -237,7 +237,7 @@ if __name__ == "__main__":
     parser.add_argument("--edits", type=int, default=1000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        found = campaign(Path(place), kills=options.kills, workers=options.workers, seed=options.seed)
-        print(json.dumps(found, indent=1), flush=True)
+        counts = campaign(Path(place), kills=options.kills, workers=options.workers, seed=options.seed)
+        print(json.dumps(counts, indent=1), flush=True)
         print(json.dumps(edits(Path(place), count=options.edits, seed=options.seed), indent=1), flush=True)
     print(f"faults: {faults()}")

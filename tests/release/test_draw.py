@@ -1,4 +1,4 @@
-"""What a release draws: its own table for every block, and noise of the right scale, new for every answer."""
+"""Noisy answers of a release: the table of each block, and fresh noise of its scale."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def explicit_rows(block: Block) -> np.ndarray:
 
 
 @pytest.fixture(scope="module", params=["querysmasher", "gaussian", "laplace"])
-def made(request: pytest.FixtureRequest) -> Plan:
+def small_plan(request: pytest.FixtureRequest) -> Plan:
     budget = Budget.pure(0.7) if request.param == "laplace" else Budget(pcost=0.5)
     return plan(WORKLOAD, budget, request.param)
 
@@ -51,116 +51,113 @@ def counts() -> Counts:
     return count_marginals(RECORDS, SCHEMA, SETS)
 
 
-def without_noise(made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> dict:
+def without_noise(small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> dict:
     with monkeypatch.context() as patched:
         for law in ("discrete_gaussian", "discrete_laplace"):
             patched.setattr(grid, law, lambda *, size, **_: np.zeros(size, np.int64))
-        return dict(draw(made, counts, lambda *_: None))
+        return dict(draw(small_plan, counts, lambda *_: None))
 
 
-def test_every_block_measures_its_own_table(made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = without_noise(made, counts, monkeypatch)
-    assert exact.keys() == made.blocks.keys()
-    for space, block in made.blocks.items():
+def test_draw_without_noise_returns_strategy_answers(
+    small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = without_noise(small_plan, counts, monkeypatch)
+    assert exact.keys() == small_plan.blocks.keys()
+    for space, block in small_plan.blocks.items():
         names = list(block.attributes)
         table = np.zeros(SCHEMA.sizes(names))
         np.add.at(table, tuple(RECORDS[name] for name in names), 1)
-        found = exact[space] * block.grid
-        np.testing.assert_allclose(found, explicit_rows(block) @ (table.ravel() if names else [500.0]), atol=1e-6)
+        answers = exact[space] * block.grid
+        np.testing.assert_allclose(answers, explicit_rows(block) @ (table.ravel() if names else [500.0]), atol=1e-6)
 
 
-def test_every_block_has_noise_of_its_own(made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scales are 2^30 grid steps and more, so that of some hundred numbers no two are equal."""
-    exact = without_noise(made, counts, monkeypatch)
-    noise = [dict(draw(made, counts, lambda *_: None))[s] - answers for _ in range(2) for s, answers in exact.items()]
+def test_draw_noise_never_repeats(small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scales are at least 2^30 grid steps, so that some hundred numbers are all different."""
+    exact = without_noise(small_plan, counts, monkeypatch)
+    noise = [
+        dict(draw(small_plan, counts, lambda *_: None))[s] - answers for _ in range(2) for s, answers in exact.items()
+    ]
     numbers = np.abs(np.concatenate(noise))
     assert numbers.min() > 0
     assert len(np.unique(numbers)) == len(numbers)
 
 
-def test_noise_is_drawn_anew_for_every_release(made: Plan, tmp_path: Path) -> None:
+def test_measure_twice_draws_different_noise(small_plan: Plan, tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "book")
-    book.add_dataset("survey", total=Budget.pure(9.0) if made.budget.pure_epsilon else Budget(pcost=9.0))
-    found = [measure(made, RECORDS, rehearsal=True)]
-    found += [measure(made, RECORDS, dataset="survey", ledger=book, attempt=n) for n in (1, 2)]
-    for one, other in itertools.combinations(found, 2):
-        for space in made.blocks:
+    book.add_dataset("survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0))
+    releases = [measure(small_plan, RECORDS, rehearsal=True)]
+    releases += [measure(small_plan, RECORDS, dataset="survey", ledger=book, attempt=n) for n in (1, 2)]
+    for one, other in itertools.combinations(releases, 2):
+        for space in small_plan.blocks:
             assert not (one.answers_on_grid[space] == other.answers_on_grid[space]).any()
 
 
-def test_noise_is_asked_for_at_the_scale_of_every_block(
-    made: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = []
+def test_draw_uses_noise_scale_of_each_block(small_plan: Plan, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = []
     for law in ("gaussian", "laplace"):
 
         def drawn(*, size: int, law: str = law, **scale: int) -> np.ndarray:
-            asked.append((law, *scale.values(), size))
+            requests.append((law, *scale.values(), size))
             return np.zeros(size, np.int64)
 
         monkeypatch.setattr(grid, f"discrete_{law}", drawn)
-    list(draw(made, counts, lambda *_: None))
+    list(draw(small_plan, counts, lambda *_: None))
     expected = []
-    for block in made.blocks.values():
-        if made.budget.pure_epsilon is None:
+    for block in small_plan.blocks.values():
+        if small_plan.budget.pure_epsilon is None:
             expected.append(("gaussian", round(block.noise / block.grid) ** 2, block.measurements))
         else:
             expected.append(("laplace", round(block.noise / 2**0.5 / block.grid), block.measurements))
-    assert asked == expected
+    assert requests == expected
 
 
-def test_more_records_than_were_charged_for_are_measured_in_whole_numbers(
-    counts: Counts, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draw_above_max_records_uses_integer_arithmetic(counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
     within, real = [], grid._on_grid
     monkeypatch.setattr(grid, "_on_grid", lambda block, table, ok: within.append(ok) or real(block, table, ok))
-    for most in (499, 500):
-        made = plan(WORKLOAD, Budget(pcost=0.5), max_records=most)
+    for max_records in (499, 500):
+        small_plan = plan(WORKLOAD, Budget(pcost=0.5), max_records=max_records)
         within.clear()
-        list(draw(made, counts, lambda *_: None))
-        assert set(within) == {most >= counts.records}
+        list(draw(small_plan, counts, lambda *_: None))
+        assert set(within) == {max_records >= counts.records}
 
 
-def test_a_release_holds_the_answers_of_one_block_at_a_time(
-    made: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Drawn and written, and read again for the estimates: what is let go of is not kept by anybody."""
-    measuring, seen, most = sys.modules["engine.release.measure"], list[weakref.ref[np.ndarray]](), [0]
+def test_measure_holds_answers_of_one_block(small_plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of a block are freed when they are written, and again when they are estimated."""
+    measuring, seen, alive = sys.modules["engine.release.measure"], list[weakref.ref[np.ndarray]](), 0
 
     def count(answers: np.ndarray) -> None:
+        nonlocal alive
         seen.append(weakref.ref(answers))
-        most[0] = max(most[0], sum(one() is not None for one in seen))
+        alive = max(alive, sum(reference() is not None for reference in seen))
 
-    def drawn(*given: Any) -> Iterator[tuple[Any, np.ndarray]]:
-        for space, answers in draw(*given):
+    def draw_counted(*args: Any) -> Iterator[tuple[Any, np.ndarray]]:
+        for space, answers in draw(*args):
             count(answers)
             yield space, answers
 
-    def estimated(block: Block, answers: np.ndarray) -> np.ndarray:
+    def estimate_counted(block: Block, answers: np.ndarray) -> np.ndarray:
         count(answers)
         return estimate(block, answers)
 
-    monkeypatch.setattr(measuring, "check_blocks", lambda part: None)  # it measures blocks on zeros
-    monkeypatch.setattr(measuring, "draw", drawn)
-    monkeypatch.setattr(measuring, "estimate", estimated)
+    monkeypatch.setattr(measuring, "check_blocks", lambda part: None)  # it also estimates
+    monkeypatch.setattr(measuring, "draw", draw_counted)
+    monkeypatch.setattr(measuring, "estimate", estimate_counted)
     book = Ledger.create(tmp_path / "book")
-    book.add_dataset("survey", total=Budget.pure(9.0) if made.budget.pure_epsilon else Budget(pcost=9.0))
-    measure(made, RECORDS, dataset="survey", ledger=book)
-    assert len(seen) == 2 * len(made.blocks) >= 8
-    assert most[0] <= 2, "the next one is made before the last one is let go"
+    book.add_dataset("survey", total=Budget.pure(9.0) if small_plan.budget.pure_epsilon else Budget(pcost=9.0))
+    measure(small_plan, RECORDS, dataset="survey", ledger=book)
+    assert len(seen) == 2 * len(small_plan.blocks) >= 8
+    assert alive <= 2, "the next block is drawn before the answers of the last one are freed"
 
 
-def test_a_file_is_the_same_whether_its_estimates_come_or_are_made_of_what_was_written(
-    made: Plan, counts: Counts, tmp_path: Path
-) -> None:
-    answers = dict(draw(made, counts, lambda *_: None))
-    ready = ((space, estimate(made.blocks[space], drawn)) for space, drawn in answers.items())
-    ways = {"ready": ready, "made": lambda space, drawn: estimate(made.blocks[space], drawn)}
-    found = {}
+def test_write_archive_computed_estimates_equal_supplied_ones(small_plan: Plan, counts: Counts, tmp_path: Path) -> None:
+    answers = dict(draw(small_plan, counts, lambda *_: None))
+    ready = ((space, estimate(small_plan.blocks[space], drawn)) for space, drawn in answers.items())
+    ways = {"supplied": ready, "computed": lambda space, drawn: estimate(small_plan.blocks[space], drawn)}
+    contents = {}
     for name, estimates in ways.items():
         with open(tmp_path / name, "w+b") as file:
             write_archive(file, {}, None, texts={"a": "b"}, answers=answers.items(), estimates=estimates)
         with zipfile.ZipFile(tmp_path / name) as archive:
-            found[name] = {member: archive.read(member) for member in archive.namelist()}
-    assert list(found["made"].items()) == list(found["ready"].items())
-    assert len(found["made"]) == 2 + 2 * len(made.blocks)
+            contents[name] = {member: archive.read(member) for member in archive.namelist()}
+    assert list(contents["computed"].items()) == list(contents["supplied"].items())
+    assert len(contents["computed"]) == 2 + 2 * len(small_plan.blocks)

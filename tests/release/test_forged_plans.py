@@ -1,4 +1,4 @@
-"""Plans with other matrices are measured completely, or refused before the ledger has a row."""
+"""Forged plans are measured completely or refused without a spend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from engine.privacy import Budget
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
-KEPT = sorted((Path(__file__).parents[1] / "golden_files").glob("*.plan.json"))
+PLAN_FILES = sorted((Path(__file__).parents[1] / "golden_files").glob("*.plan.json"))
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 2)])
 RECORDS = pd.DataFrame({"a": [0, 1, 2, 2], "b": [0, 1, 1, 0]})
 
@@ -38,20 +38,20 @@ def spends(ledger) -> list:
     return [row for row in ledger.rows() if row.kind == "spend"]
 
 
-def check(found, records, ledger) -> None:
-    """Measure a plan; where it is refused, nothing is spent and nothing is left to finish."""
+def check(forged_plan, records, ledger) -> None:
+    """Measure a plan completely, or assert that a refused plan spends nothing."""
     before = spends(ledger)
     try:
-        measured = measure(found, records, dataset="survey", ledger=ledger)
+        measurement = measure(forged_plan, records, dataset="survey", ledger=ledger)
     except EngineError:
         assert spends(ledger) == before
         return
-    for number in range(len(found.workload.groups)):
-        measured.values(number)
+    for number in range(len(forged_plan.workload.groups)):
+        measurement.values(number)
 
 
 def forged(block, change):
-    """A block with another matrix in its first factor."""
+    """Block with another matrix in its first factor."""
     if not block.factors:  # the total, whose strategy is one number
         return replace(block, attributes=("a",))
     (axes, strategy), *others = block.factors
@@ -82,13 +82,13 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("mechanism", ["querysmasher", "hdmm"])
 def test_measure_forged_block_spends_nothing(change, mechanism, ledger) -> None:
-    made = plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=1.0), mechanism)
-    assert made.pcost <= 1.0  # remembered, so that only what is measured is forged
-    sound = dict(made.blocks)
+    forged_plan = plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=1.0), mechanism)
+    assert forged_plan.pcost <= 1.0  # cached, so that only the measured blocks are forged
+    sound = dict(forged_plan.blocks)
     for place, block in sound.items():
-        object.__setattr__(made, "blocks", sound | {place: CHANGES[change](block)})
+        object.__setattr__(forged_plan, "blocks", sound | {place: CHANGES[change](block)})
         with pytest.raises(PlanError, match=r"Nothing was spent"):
-            measure(made, RECORDS, dataset="survey", ledger=ledger)
+            measure(forged_plan, RECORDS, dataset="survey", ledger=ledger)
     assert not spends(ledger)
 
 
@@ -104,7 +104,7 @@ def test_look_forged_block_spends_nothing(ledger) -> None:
 
 
 def repacked(value, rng):
-    """Packed numbers with some of them changed."""
+    """Packed numbers, some of them changed."""
     numbers = np.frombuffer(base64.b64decode(value), "<f8").copy()
     if len(numbers):
         at = rng.integers(len(numbers), size=max(1, len(numbers) // 4))
@@ -124,7 +124,7 @@ def packed_places(value, path=()):
 
 
 def forge(text: str, rng: np.random.Generator) -> str:
-    """A plan file with changed numbers, whose promises are made right again as far as they can be read off errors."""
+    """Plan file with changed numbers and promises corrected by the numbers that errors state."""
     document = json.loads(text)
     places = [path for path in packed_places(document["solved"]) if path[0] != "hash"]
     for number in rng.choice(len(places), size=min(len(places), 2), replace=False):
@@ -141,14 +141,14 @@ def forge(text: str, rng: np.random.Generator) -> str:
             load_plan(json.dumps(document))
             break
         except PlanError as error:
-            told = re.search(r"promises (\w+) .*, but its matrices give ([-+.e0-9]+)\.", str(error))
-            if told is None:
+            promise = re.search(r"promises (\w+) .*, but its matrices give ([-+.e0-9]+)\.", str(error))
+            if promise is None:
                 break
-            document["solved"][told[1]] = float(told[2])
+            document["solved"][promise[1]] = float(promise[2])
     return json.dumps(document)
 
 
-@pytest.mark.parametrize("path", KEPT, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PLAN_FILES, ids=lambda path: path.name)
 def test_measure_forged_plan_file_completes_or_spends_nothing(path, ledger) -> None:
     rng = np.random.default_rng(len(path.name))
     text = path.read_text(encoding="utf-8")
@@ -157,7 +157,7 @@ def test_measure_forged_plan_file_completes_or_spends_nothing(path, ledger) -> N
     records = pd.DataFrame({a.name: [a.label(rows.randrange(a.size)) for _ in range(30)] for a in schema.attributes})
     for _ in range(6):
         try:
-            found = load_plan(forge(text, rng))
+            forged_plan = load_plan(forge(text, rng))
         except EngineError:
             continue
-        check(found, records, ledger)
+        check(forged_plan, records, ledger)

@@ -1,4 +1,4 @@
-"""Answers on the grid fit into 64 bits, noise included, for as many records as a plan allows."""
+"""Noisy answers on the grid fit into 64 bits for up to max_records records."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from engine.release.measurement import strategy_answers
 from engine.workload import Attribute, Custom, Schema, Workload
 
 REACH = 2**63 - 1
-SCALES = 40  # no noise is farther out than this many scales: 40 of Laplace noise are reached once in 10^17 draws
+SCALES = 40  # largest noise in scales; Laplace noise exceeds 40 scales once in 10^17 draws
 SCHEMA = Schema([Attribute.of_size("age", 4), Attribute.of_size("hours", 3)])
 
 
 def exact_answers(block, table: np.ndarray) -> list[Fraction]:
-    """B x over the grid in whole arithmetic, from the very numbers of the strategy."""
+    """B x divided by the grid, in exact arithmetic on the strategy's floats."""
     cells = {i: int(v) for i, v in enumerate(table.ravel()) if v}
     sums = []
     for row in np.ndindex(*(len(s.rows) for _, s in block.factors)):
@@ -31,58 +31,58 @@ def exact_answers(block, table: np.ndarray) -> list[Fraction]:
             where = np.unravel_index(flat, table.shape)
             term = Fraction(count)
             for (axes, s), r in zip(block.factors, row, strict=True):
-                own = np.ravel_multi_index([where[a] for a in axes], s.sizes)
-                term *= Fraction(float(s.rows[r, own]))
+                column = np.ravel_multi_index([where[a] for a in axes], s.sizes)
+                term *= Fraction(float(s.rows[r, column]))
             total += term
         sums.append(total / Fraction(block.grid))
     return sums
 
 
-def concentrated(made: Plan, cell: tuple[int, int]) -> Counts:
+def concentrated(wide_plan: Plan, cell: tuple[int, int]) -> Counts:
     table = np.zeros((4, 3), dtype=np.int64)
-    table[cell] = made.max_records
+    table[cell] = wide_plan.max_records
     return Counts.from_tables(SCHEMA, {("age", "hours"): table})
 
 
-def test_ninety_million_records_at_little_noise() -> None:
-    made = plan(Workload(SCHEMA).add(("age", "hours"), "marginal"), Budget(pcost=1e4), "identity")
+def test_measure_ninety_million_records_is_accurate() -> None:
+    wide_plan = plan(Workload(SCHEMA).add(("age", "hours"), "marginal"), Budget(pcost=1e4), "identity")
     table = np.zeros((4, 3), dtype=np.int64)
     table[1, 2] = 90_000_000
-    found = measure(made, Counts.from_tables(SCHEMA, {("age", "hours"): table}), rehearsal=True)
-    np.testing.assert_allclose(found.values(0), table.ravel(), atol=1.0)
-    assert made.pcost <= 1e4
-    assert made.rmse == pytest.approx(0.01, rel=1e-6)
+    measurement = measure(wide_plan, Counts.from_tables(SCHEMA, {("age", "hours"): table}), rehearsal=True)
+    np.testing.assert_allclose(measurement.values(0), table.ravel(), atol=1.0)
+    assert wide_plan.pcost <= 1e4
+    assert wide_plan.rmse == pytest.approx(0.01, rel=1e-6)
 
 
 @pytest.mark.parametrize("max_records", [1, 10**8, 2**43])
 @pytest.mark.parametrize("pcost", [1e-6, 1.0, 2.0**8, 1e4, 1e8])
 @pytest.mark.parametrize("mechanism", ["querysmasher", "identity", "gaussian", "laplace", "hdmm"])
-def test_answers_and_noise_fit_and_are_right(mechanism: str, pcost: float, max_records: int) -> None:
+def test_grid_answers_fit_int64_and_are_accurate(mechanism: str, pcost: float, max_records: int) -> None:
     huge = Custom(np.array([[1e12, 0.0, -1e12, 3e11], [2e11, 1e12, 0.0, 0.0]]))
     workload = Workload(SCHEMA).add(("age", "hours"), "marginal", weight=1e24).add("age", huge)
     budget = Budget.pure(math.sqrt(pcost)) if mechanism == "laplace" else Budget(pcost=pcost)
-    made = plan(workload, budget, mechanism, max_records=max_records)
-    assert made.pcost <= budget.pcost
+    wide_plan = plan(workload, budget, mechanism, max_records=max_records)
+    assert wide_plan.pcost <= budget.pcost
     for cell in ((0, 0), (2, 1)):
-        counts = concentrated(made, cell)
-        drawn = measure(made, counts, rehearsal=True).answers_on_grid
-        for key, block in made.blocks.items():
+        counts = concentrated(wide_plan, cell)
+        drawn = measure(wide_plan, counts, rehearsal=True).answers_on_grid
+        for key, block in wide_plan.blocks.items():
             inside = [SCHEMA.names.index(n) for n in block.attributes]
             table = counts["age", "hours"].sum(axis=tuple(a for a in (0, 1) if a not in inside))
             truth = exact_answers(block, table)
             assert max(map(abs, truth)) + SCALES * block.grid_noise < REACH
             floats = strategy_answers(block, np.asarray(table)).ravel() / block.grid
-            # what is charged for rounding covers the distance to the true answer
+            # the charge for rounding covers the distance to the true answer
             slack = block.column_norm * max_records * 2.0**-46 / block.grid + 0.5
-            for given, wanted, noisy in zip(floats, truth, drawn[key].tolist(), strict=True):
-                assert abs(Fraction(float(np.rint(given))) - wanted) <= slack
-                assert abs(noisy - wanted) <= SCALES * block.grid_noise + slack
+            for rounded, expected, noisy in zip(floats, truth, drawn[key].tolist(), strict=True):
+                assert abs(Fraction(float(np.rint(rounded))) - expected) <= slack
+                assert abs(noisy - expected) <= SCALES * block.grid_noise + slack
 
 
-def test_the_grid_is_as_fine_as_the_room_allows() -> None:
+def test_grid_uses_most_of_int64() -> None:
     workload = Workload(SCHEMA).add(("age", "hours"), "marginal")
     for records in (1, 10**6, 10**8, 2**40):
         (block,) = plan(workload, Budget(pcost=1e4), "identity", max_records=records).blocks.values()
-        whole = block.column_norm * records / block.grid
-        assert whole <= 2**62
-        assert block.grid_noise >= 2**30 or whole > 2**60
+        largest = block.column_norm * records / block.grid
+        assert largest <= 2**62
+        assert block.grid_noise >= 2**30 or largest > 2**60

@@ -1,4 +1,4 @@
-"""What a release may not touch: other randomness than the operating system's, the clock, and pickled objects."""
+"""Release code uses no randomness but the operating system's, no clock and no pickle."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from engine.workload import Attribute, Schema, Workload
 ROOT = Path(engine.__file__).parent
 WATCHED = {"random", "numpy.random", "time", "datetime", "uuid", "secrets", "pickle", "shelve", "marshal", "joblib"}
 PICKLES = {"pickle", "shelve", "marshal", "dill", "cloudpickle", "read_pickle", "to_pickle", "allow_pickle"}
-# in the packages that handle private values; times of rows are information, their order is the hash chain
+# imports in the packages that handle private values
 ALLOWED = {
-    "ledger/hash_chain.py": {"datetime", "uuid"},  # the time of a row, and the identifier of a new ledger
+    "ledger/hash_chain.py": {"datetime", "uuid"},  # time of a row, identifier of a new ledger
     "ledger/signing.py": {"secrets"},  # a new key, from the operating system
     "_atomic_io.py": {"secrets"},  # an unused file name
-    # dates that records hold
+    # dates in records
     "release/public_draft.py": {"datetime"},
     "records/stored_dates.py": {"datetime"},
     "records/encoding.py": {"datetime"},
@@ -42,48 +42,50 @@ CLOCKS = re.compile(r"\b(now|today|utcnow|time|monotonic)\(\)")
 
 
 @functools.cache
-def watched(text: str) -> set[str]:
-    """What a module imports or names of what is watched."""
-    found: set[str] = set()
+def watched_uses(text: str) -> set[str]:
+    """Watched names that a module imports or uses."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Import():
-                found |= {name.name for name in node.names}
+                names |= {name.name for name in node.names}
             case ast.ImportFrom(module=str(module), level=0):
-                found |= {module, *(f"{module}.{name.name}" for name in node.names)}
+                names |= {module, *(f"{module}.{name.name}" for name in node.names)}
             case ast.Attribute(value=ast.Name(id="np" | "numpy"), attr="random"):
-                found.add("numpy.random")
+                names.add("numpy.random")
             case ast.Attribute(attr="read_pickle" | "to_pickle" as name):
-                found.add(name)
+                names.add(name)
             case ast.keyword(arg="allow_pickle", value=value) if getattr(value, "value", None) is not False:
-                found.add("allow_pickle")
+                names.add("allow_pickle")
             case ast.Name(id="__import__" | "eval" | "exec" as name):
-                found.add(name)
-    tops = {name.partition(".")[0] for name in found}
-    return {name for name in found | tops if name in WATCHED | PICKLES or name in ("__import__", "eval", "exec")}
+                names.add(name)
+    tops = {name.partition(".")[0] for name in names}
+    return {name for name in names | tops if name in WATCHED | PICKLES or name in ("__import__", "eval", "exec")}
 
 
-def modules(*rooms: str) -> dict[str, set[str]]:
-    files = {file for room in rooms for file in (ROOT / room).rglob("*.py")}
-    found = {str(f.relative_to(ROOT).as_posix()): watched(f.read_text(encoding="utf-8")) for f in sorted(files)}
-    return {name: uses for name, uses in found.items() if uses}
+def modules(*packages: str) -> dict[str, set[str]]:
+    files = {file for package in packages for file in (ROOT / package).rglob("*.py")}
+    uses_by_module = {
+        str(f.relative_to(ROOT).as_posix()): watched_uses(f.read_text(encoding="utf-8")) for f in sorted(files)
+    }
+    return {name: uses for name, uses in uses_by_module.items() if uses}
 
 
-def test_a_release_imports_no_generator_no_clock_and_no_pickle() -> None:
+def test_release_imports_no_generator_clock_or_pickle() -> None:
     steps = {
         name: uses
         for name, uses in modules("common_mechanism").items()
         if name.removeprefix("common_mechanism/").startswith(("stepwise", "two_stage", "common_"))
     }
-    found = steps | modules("release", "ledger", "records") | {"_atomic_io.py": modules(".")["_atomic_io.py"]}
-    assert found == ALLOWED
+    uses_by_module = steps | modules("release", "ledger", "records") | {"_atomic_io.py": modules(".")["_atomic_io.py"]}
+    assert uses_by_module == ALLOWED
     for name in ALLOWED:
         if name.startswith("records/"):
             assert not CLOCKS.search((ROOT / name).read_text(encoding="utf-8")), name
 
 
-def test_nothing_in_the_engine_reads_pickled_objects_or_draws_from_a_generator_without_seed() -> None:
-    """Searches for strategies send tasks to workers through joblib; what a release reads goes through none."""
+def test_engine_uses_no_pickle_or_unseeded_generator() -> None:
+    """Only the strategy search uses joblib, whose tasks are pickled; no release reads them."""
     for name, uses in modules(".").items():
         assert not uses & (PICKLES | {"random", "eval", "exec", "__import__"}), name
         assert "joblib" not in uses or name == "residuals/parallel.py"
@@ -112,21 +114,24 @@ def test_nothing_in_the_engine_reads_pickled_objects_or_draws_from_a_generator_w
         "__import__('random')",
     ],
 )
-def test_the_search_itself_finds_what_it_looks_for(text: str) -> None:
-    assert watched(text)
-    assert not watched("import os\nnp.load(f, allow_pickle=False)\nrandom_bits = 3")
+def test_watched_uses_detects_forbidden_code(text: str) -> None:
+    assert watched_uses(text)
+    assert not watched_uses("import os\nnp.load(f, allow_pickle=False)\nrandom_bits = 3")
 
 
-def test_a_release_runs_where_all_of_these_are_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_without_generator_clock_or_pickle_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
-    made, records = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.2)), synthetic(schema, 300, seed=1)
+    small_plan, records = (
+        plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=0.2)),
+        synthetic(schema, 300, seed=1),
+    )
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("survey", total=Budget(pcost=1.0))
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("out of reach")
 
-    assert fresh_seed()  # tests have bits from a generator, made when the first are drawn
+    assert fresh_seed()  # the seeded bits of tests are created at the first draw
     for owner, names in (
         (np.random, ("default_rng", "normal", "standard_normal", "seed", "random", "RandomState", "Generator")),
         (random, ("random", "gauss", "Random", "randint", "getrandbits", "randbytes")),
@@ -136,8 +141,8 @@ def test_a_release_runs_where_all_of_these_are_out_of_reach(tmp_path: Path, monk
             monkeypatch.setattr(owner, name, refuse)
     for name in ("time", "time_ns", "monotonic", "perf_counter"):
         monkeypatch.setattr(time, name, lambda: 10**9)
-    found = [measure(made, records, dataset="survey", ledger=book, attempt=n) for n in (1, 2)]
-    assert load_measurement(book, found[0].key).key == found[0].key
+    releases = [measure(small_plan, records, dataset="survey", ledger=book, attempt=n) for n in (1, 2)]
+    assert load_measurement(book, releases[0].key).key == releases[0].key
     monkeypatch.undo()
-    for space in made.blocks:
-        assert not (found[0].answers_on_grid[space] == found[1].answers_on_grid[space]).any()
+    for space in small_plan.blocks:
+        assert not (releases[0].answers_on_grid[space] == releases[1].answers_on_grid[space]).any()

@@ -11,7 +11,7 @@ from math import erfc, isqrt, sqrt
 import numpy as np
 import opendp.prelude as dp
 import pytest
-import scipy  # which loads its statistics where they are asked for
+import scipy  # loads scipy.stats on first use
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +20,7 @@ from engine.release import discrete_gaussian, noise
 from engine.release.noise import discrete_laplace
 
 FALSE_ALARM = 1e-6
-DRAWS = 600_000  # enough to tell a standard deviation that is off by 1 %
+DRAWS = 600_000  # detects a standard deviation that is wrong by 1 %
 VARIANCES = [Fraction(1, 10), Fraction(1, 2), 1, 3, Fraction(1000, 7), 10**6, 2**40, 2**60, 2**62]
 SCALES = [Fraction(1, 3), 1, Fraction(7, 2), 1000, 2**30 + 1]
 
@@ -109,7 +109,7 @@ def test_laplace_law(scale):
         assert fit(wrong, laplace_cdf, scale, spread=float(scale)) < FALSE_ALARM
 
 
-def test_every_bit_is_used_and_draws_do_not_repeat():
+def test_draws_use_every_bit_and_never_repeat():
     draws = discrete_gaussian(variance=2**62, size=400_000)
     for shift in range(0, 28, 4):  # far below sigma the digits of a draw are uniform
         assert scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue > FALSE_ALARM
@@ -157,14 +157,14 @@ def test_law_when_integers_decide_everything(variance):
     assert fit(draws, gaussian_cdf, wrong, spread=float(wrong) ** 0.5) < FALSE_ALARM
 
 
-def test_what_floats_cannot_tell_is_left_to_integers(monkeypatch):
-    asked, real = [], noise._uniform_below
-    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: asked.append(g) or real(*g, **k))
+def test_close_float_decisions_are_left_to_integers(monkeypatch):
+    exact_calls, real = [], noise._uniform_below
+    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k))
     words = np.frombuffer(entropy(4)(8 * 1_000), dtype=np.uint64)
     for margin, fewest in ((0.0, 0), (2.0**-6, 1), (2.0, len(words))):  # a margin of 2 covers every distance
-        asked.clear()
+        exact_calls.clear()
         noise._propose(gaussian_envelope(1000), words, entropy=entropy(5), margin=margin)
-        assert fewest <= len(asked) <= max(100 * fewest, 5)
+        assert fewest <= len(exact_calls) <= max(100 * fewest, 5)
 
 
 def word(envelope, value, head):
@@ -175,7 +175,7 @@ def word(envelope, value, head):
 
 
 def acceptance(envelope, value):
-    """2^head_bits times the probability that a proposed value is kept, within 2^-30, without a float."""
+    """2^head_bits times the probability that a proposed value is accepted, within 2^-30, without a float."""
     bound = Fraction(envelope.height, int(envelope.counts[value >> envelope.width_bits]))
     low, _ = noise._exp_enclosure(envelope.rate * value**envelope.power, bits=envelope.head_bits + 40)
     return bound * Fraction(low, 1 << 40)
@@ -184,18 +184,18 @@ def acceptance(envelope, value):
 @pytest.mark.parametrize("envelope", [gaussian_envelope(Fraction(1, 3)), gaussian_envelope(3), laplace_envelope(2)])
 def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
     """Heads closer to the threshold than 2^-30 are decided by integers, heads farther away by floats."""
-    asked, real = [], noise._uniform_below
-    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: asked.append(g) or real(*g, **k))
+    exact_calls, real = [], noise._uniform_below
+    monkeypatch.setattr(noise, "_uniform_below", lambda *g, **k: exact_calls.append(g) or real(*g, **k))
     margin = inspect.signature(noise._draw).parameters["margin"].default
     for value in range(1, min(4, len(envelope.counts))):
         threshold = int(acceptance(envelope, value))
         for power, close in ((-45, True), (-36, True), (-31, True), (-29, False), (-20, False)):
             for sign in (-1, 1):
                 head = threshold + sign * 2 ** (envelope.head_bits + power)
-                asked.clear()
+                exact_calls.clear()
                 words = np.array([word(envelope, value, head)], np.uint64)
                 assert noise._propose(envelope, words, entropy=entropy(9), margin=margin)[0] == value
-                assert bool(asked) == close
+                assert bool(exact_calls) == close
 
 
 def test_margin_exceeds_float_error_of_acceptance():
@@ -204,8 +204,8 @@ def test_margin_exceeds_float_error_of_acceptance():
         values = range(0, len(envelope.counts) << envelope.width_bits, 1 << max(envelope.width_bits - 2, 0))
         for value in values:
             ratio = envelope.height / envelope.counts[value >> envelope.width_bits]
-            kept = float(ratio * np.exp(-float(envelope.rate) * float(value) ** envelope.power))
-            error = abs(Fraction(kept) - acceptance(envelope, value) / 2**envelope.head_bits)
+            accepted = float(ratio * np.exp(-float(envelope.rate) * float(value) ** envelope.power))
+            error = abs(Fraction(accepted) - acceptance(envelope, value) / 2**envelope.head_bits)
             assert error < 2**-45 < noise.MARGIN / 2**10
 
 
@@ -221,8 +221,8 @@ def propose_by_integers(envelope, words, *, entropy):
             m = (bin_ << envelope.width_bits) + place
             bound = Fraction(envelope.height, int(envelope.counts[bin_]))
         gamma, bits = envelope.rate * m**envelope.power, envelope.head_bits
-        kept = noise._uniform_below(bound, gamma, head=head, head_bits=bits, entropy=entropy)
-        yield (-m if negative else m), kept and not (negative and m == 0)
+        accepted = noise._uniform_below(bound, gamma, head=head, head_bits=bits, entropy=entropy)
+        yield (-m if negative else m), accepted and not (negative and m == 0)
 
 
 @pytest.mark.parametrize("margin", [noise.MARGIN, 2.0])
@@ -230,9 +230,9 @@ def propose_by_integers(envelope, words, *, entropy):
 def test_float_filter_decides_as_integers_do(envelope, margin):
     """Scales past the public limit leave 4 bits to the head, so one decision in 16 is close."""
     words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
-    values, kept = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
+    values, accepted = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
     expected = propose_by_integers(envelope, words, entropy=entropy(5))
-    assert list(zip(values.tolist(), kept.tolist(), strict=True)) == list(expected)
+    assert list(zip(values.tolist(), accepted.tolist(), strict=True)) == list(expected)
 
 
 GAUSSIAN_MASS, LAPLACE_MASS = sqrt(2 * np.pi), 2.0  # sum of f over all integers, per unit of scale, at large scales
@@ -249,18 +249,18 @@ GAUSSIAN_MASS, LAPLACE_MASS = sqrt(2 * np.pi), 2.0  # sum of f over all integers
 )
 def test_law_past_the_bins(envelope, cdf, parameter, spread, mass):
     words = np.frombuffer(entropy(6)(8 * 8_000), dtype=np.uint64) | np.uint64(noise.ENTRIES - 1)
-    values, kept = noise._propose(envelope, words, entropy=entropy(7), margin=noise.MARGIN)
+    values, accepted = noise._propose(envelope, words, entropy=entropy(7), margin=noise.MARGIN)
     start = len(envelope.counts) << envelope.width_bits
     assert abs(values).min() >= start
 
-    beyond = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
-    rate = envelope.height / 2**envelope.width_bits * beyond * mass * spread
-    assert scipy.stats.binomtest(int(kept.sum()), len(kept), rate).pvalue > FALSE_ALARM
-    assert scipy.stats.binomtest(int(kept.sum()), len(kept), 1.4 * rate).pvalue < FALSE_ALARM
+    tail = cdf(np.array([-start]), parameter)[0]  # P(K >= start)
+    rate = envelope.height / 2**envelope.width_bits * tail * mass * spread
+    assert scipy.stats.binomtest(int(accepted.sum()), len(accepted), rate).pvalue > FALSE_ALARM
+    assert scipy.stats.binomtest(int(accepted.sum()), len(accepted), 1.4 * rate).pvalue < FALSE_ALARM
 
     edges = start + np.rint(spread * np.linspace(0.03, 0.5, 8)).astype(np.int64)
-    expected = np.diff(1 - cdf(-edges - 1, parameter) / beyond, prepend=0, append=1)
-    seen = np.bincount(np.searchsorted(edges, abs(values[kept])), minlength=len(expected))
+    expected = np.diff(1 - cdf(-edges - 1, parameter) / tail, prepend=0, append=1)
+    seen = np.bincount(np.searchsorted(edges, abs(values[accepted])), minlength=len(expected))
     assert scipy.stats.chisquare(seen, expected * seen.sum()).pvalue > FALSE_ALARM
     assert scipy.stats.chisquare(seen[::-1], expected * seen.sum()).pvalue < FALSE_ALARM
 
@@ -291,8 +291,8 @@ def test_integers_go_on_from_the_bits_already_drawn(gamma, head_bits, above):
     bound = Fraction(2, 3)
     digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above  # u meets the bound in all but the last
     rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
-    told = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
-    assert noise._uniform_below(bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=told) is not above
+    bits_left = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
+    assert noise._uniform_below(bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=bits_left) is not above
 
 
 @given(st.booleans(), st.integers(-39, 40), st.fractions(1, 2, max_denominator=1000))
@@ -312,10 +312,10 @@ def test_envelope_lies_above_the_law(gaussian, power, mantissa):
 
 
 @pytest.mark.parametrize(("draw", "name"), [(discrete_gaussian, "variance"), (discrete_laplace, "scale")])
-def test_no_seed_and_no_other_randomness(draw, name, monkeypatch):
-    given = inspect.signature(draw).parameters
-    assert set(given) == {name, "size", "entropy"}
-    assert given["entropy"].default is None, "only who keeps a journal gives bits"
+def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
+    parameters = inspect.signature(draw).parameters
+    assert set(parameters) == {name, "size", "entropy"}
+    assert parameters["entropy"].default is None
     np.random.seed(0)
     first = draw(**{name: 2**30}, size=50)
     np.random.seed(0)
@@ -355,7 +355,7 @@ def test_sizes_are_checked_by_both_laws():
             draw()
 
 
-def test_a_value_past_int64_raises(monkeypatch):
+def test_value_above_int64_raises(monkeypatch):
     monkeypatch.setattr(noise, "_sample_tail", lambda envelope, entropy: (1 << 63, Fraction(1)))
     with pytest.raises(OverflowError):
         noise._propose(gaussian_envelope(1), np.full(1, 2**64 - 1, np.uint64), entropy=entropy(9), margin=0.0)

@@ -1,4 +1,4 @@
-"""The panel from its file to the certificate: a person's rows in schema, plan, ledger, certificate and report."""
+"""Panel with several rows per person: plan, release, ledger, certificate and report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from engine.workload import Schema, Workload
 
 PANEL = demo_data.tables()["panel"]
 SCHEMA = Schema.from_json(demo_data.schemas()["panel"].read_bytes())
-ASKED = Workload(SCHEMA).add(("status", "wave"), "marginal").add(("weekly_hours",), "prefix")
+WORKLOAD = Workload(SCHEMA).add(("status", "wave"), "marginal").add(("weekly_hours",), "prefix")
 PERSON, ROWS = SCHEMA.person, SCHEMA.rows_per_person
 
 
@@ -37,53 +37,53 @@ def ledger(tmp_path: Path) -> Ledger:
     return book
 
 
-def test_the_file_is_what_its_script_writes() -> None:
-    made = panel_records()
-    pd.testing.assert_frame_equal(pd.read_csv(PANEL), made)
-    assert set(made.groupby(PERSON).size()) == set(range(1, 9))
-    assert not made.duplicated([PERSON, "wave"]).any()
+def test_panel_file_equals_its_script() -> None:
+    expected = panel_records()
+    pd.testing.assert_frame_equal(pd.read_csv(PANEL), expected)
+    assert set(expected.groupby(PERSON).size()) == set(range(1, 9))
+    assert not expected.duplicated([PERSON, "wave"]).any()
 
 
-def test_the_error_at_three_rows_is_exactly_three_times_that_at_one() -> None:
-    one, three = (plan(ASKED, Budget(pcost=1.0, rows_per_person=k)) for k in (1, ROWS))
+def test_error_at_three_rows_is_tripled() -> None:
+    one, three = (plan(WORKLOAD, Budget(pcost=1.0, rows_per_person=k)) for k in (1, ROWS))
     assert three.rmse / one.rmse == pytest.approx(3.0, rel=1e-8)
     assert load_plan(three.to_json()).budget.rows_per_person == ROWS
 
 
-def test_from_the_file_to_the_certificate(ledger: Ledger, tmp_path: Path) -> None:
-    made, seen = plan(ASKED, Budget(pcost=4.0, rows_per_person=ROWS)), []
-    found = measure(made, PANEL, dataset="panel", ledger=ledger, intake=seen.append)
+def test_panel_release_states_rows_per_person(ledger: Ledger, tmp_path: Path) -> None:
+    panel_plan, seen = plan(WORKLOAD, Budget(pcost=4.0, rows_per_person=ROWS)), []
+    measurement = measure(panel_plan, PANEL, dataset="panel", ledger=ledger, intake=seen.append)
     sizes = pd.read_csv(PANEL).groupby(PERSON).size()
     assert (seen[0].people, seen[0].people_over_cap) == (800, int((sizes > ROWS).sum()))
     assert seen[0].counted == int(sizes.clip(upper=ROWS).sum())
-    kept = count_marginals(PANEL, SCHEMA, [("status", "wave")])
-    errors = found.values(0) - kept["status", "wave"].ravel()
-    assert np.abs(errors / np.sqrt(made.variances(0))).max() < 6.0
-    place = write_package(found, tmp_path / "panel.zip", receipt=ledger.find(found.key), ledger=ledger)
+    counts = count_marginals(PANEL, SCHEMA, [("status", "wave")])
+    errors = measurement.values(0) - counts["status", "wave"].ravel()
+    assert np.abs(errors / np.sqrt(panel_plan.variances(0))).max() < 6.0
+    place = write_package(measurement, tmp_path / "panel.zip", receipt=ledger.find(measurement.key), ledger=ledger)
     assert verify_package(place, ledger=ledger.path) == ()
     with zipfile.ZipFile(place) as archive:
         seal, report = json.loads(archive.read("certificate.json")), archive.read("report.html").decode()
     assert (seal["rows_per_person"], seal["neighbours"]) == (ROWS, "add_remove") == (3, "add_remove")
-    assert load_plan(made.to_json()).schema.person == PERSON == "person"
-    assert seal["ledger"]["pcost"] == seal["pcost"] == made.pcost
-    assert "up to 3 rows, is protected together" in seal["promise"] == made.budget.promise
-    assert made.budget.promise in report
-    # as a number of its own: hashes and last digits may hold the same digits
+    assert load_plan(panel_plan.to_json()).schema.person == PERSON == "person"
+    assert seal["ledger"]["pcost"] == seal["pcost"] == panel_plan.pcost
+    assert "up to 3 rows, is protected together" in seal["promise"] == panel_plan.budget.promise
+    assert panel_plan.budget.promise in report
+    # as a separate number: hashes and decimals may contain the same digits
     assert not re.search(rf"(?<![\w.]){seen[0].over_cap}(?![\w.])", json.dumps(seal))
     assert "a person of at most 3 rows" in ledger.status("panel").definition.describe()
 
 
 @pytest.mark.parametrize("other", [{}, {"rows_per_person": 2}, {"rows_per_person": 3, "neighbours": "replace_one"}])
-def test_a_total_for_three_rows_refuses_plans_for_other_people(ledger: Ledger, other: dict[str, object]) -> None:
+def test_measure_with_other_privacy_unit_spends_nothing(ledger: Ledger, other: dict[str, object]) -> None:
     with pytest.raises(LedgerError, match="total of this dataset is"):
-        measure(plan(ASKED, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger)
+        measure(plan(WORKLOAD, Budget(pcost=0.1, **other)), PANEL, dataset="panel", ledger=ledger)
     assert ledger.status("panel").spent == 0
 
 
 def test_verify_package_changed_promise_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = measure(plan(ASKED, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True)
+    measurement = measure(plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=ROWS)), PANEL, rehearsal=True)
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"promise": "Nobody is told from."})
-    assert verify_package(write_package(found, tmp_path / "new.zip")) == (
+    monkeypatch.setattr(package, "certificate", lambda *args: honest(*args) | {"promise": "No person is protected."})
+    assert verify_package(write_package(measurement, tmp_path / "new.zip")) == (
         "the certificate's promise is not what plan and integers give",
     )

@@ -1,4 +1,4 @@
-"""The whole procedure of a release: what may stop it, what it remembers of records, what a total counts."""
+"""Releases: refused rows, disk space, key files, digests of records and privacy units."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RECORDS = synthetic(SCHEMA, 3000, seed=5)
 
 
 @pytest.fixture(scope="module")
-def made() -> Plan:
+def small_plan() -> Plan:
     return plan(WORKLOAD, Budget(pcost=0.1))
 
 
@@ -44,39 +44,39 @@ def ledger(tmp_path: Path) -> Ledger:
     return book
 
 
-# --- nothing of the records stops a release ---
+# --- records ---
 
 
-def test_rows_are_left_out_one_by_one_and_the_strict_check_is_a_step_of_its_own(made: Plan, ledger: Ledger) -> None:
-    bad = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "nobody"]})])
-    told = check_records(made, bad)
-    assert (told.rows_in, told.counted, told.refused) == (3002, 3000, 2)
-    assert told.reasons == {"a": {"outside the public domain": 1}, "c": {"outside the public domain": 1}}
+def test_check_records_reports_refused_rows_without_spending(small_plan: Plan, ledger: Ledger) -> None:
+    bad = pd.concat([RECORDS, pd.DataFrame({"a": [9, 1], "b": [1, 1], "c": ["x", "z"]})])
+    report = check_records(small_plan, bad)
+    assert (report.rows_in, report.counted, report.refused) == (3002, 3000, 2)
+    assert report.reasons == {"a": {"outside the public domain": 1}, "c": {"outside the public domain": 1}}
     assert [row.kind for row in ledger.rows()] == ["ledger", "dataset", "dataset"]
     seen = []
-    measure(made, bad, dataset="survey", ledger=ledger, intake=seen.append)
+    measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
     assert seen[0].refused == 2
-    assert ledger.status("survey").spent == made.pcost
+    assert ledger.status("survey").spent == small_plan.pcost
 
 
 @pytest.mark.parametrize("mechanism", ["querysmasher", "laplace", "hdmm"])
-def test_more_records_than_the_plan_was_made_for_are_measured_exactly(mechanism: str, ledger: Ledger) -> None:
+def test_measure_above_max_records_is_exact(mechanism: str, ledger: Ledger) -> None:
     pure = mechanism == "laplace"
     small = plan(WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.1), mechanism, max_records=100)
     assert "more records than the 100" in check_records(small, RECORDS).warnings[0]
-    found = measure(small, RECORDS, dataset="survey", ledger=ledger)
+    measurement = measure(small, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [b.attributes for b in small.blocks.values()])
     for block in small.blocks.values():
         table = counts[block.attributes]
-        exact, usual = _on_grid(block, table, False), _on_grid(block, table, True)
-        assert np.abs(exact - usual).max() <= 1 + 2e-12 * np.abs(usual).max(), "the two ways agree where both hold"
+        exact, rounded = _on_grid(block, table, False), _on_grid(block, table, True)
+        assert np.abs(exact - rounded).max() <= 1 + 2e-12 * np.abs(rounded).max()
         assert np.abs(_on_grid(block, table * 2**45, False)).max() <= 2**62
-    assert found.plan.hash == small.hash
+    assert measurement.plan.hash == small.hash
 
 
-def test_whole_number_arithmetic_has_no_error_where_floats_have(made: Plan) -> None:
-    """One record more moves the answers by its own column and a rounding, though floats cannot tell it any more."""
-    block = max(made.blocks.values(), key=lambda b: b.measurements)
+def test_integer_arithmetic_resolves_one_record_of_many(small_plan: Plan) -> None:
+    """One more record of 2^40 per cell changes the answers by its column, up to rounding."""
+    block = max(small_plan.blocks.values(), key=lambda b: b.measurements)
     large = np.full(SCHEMA.sizes(block.attributes), 2**40, np.int64)
     more = large.copy()
     more.flat[3] += 1
@@ -88,39 +88,37 @@ def test_whole_number_arithmetic_has_no_error_where_floats_have(made: Plan) -> N
 # --- the disk ---
 
 
-def test_a_full_disk_is_met_before_anything_is_spent(
-    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_measure_on_full_disk_spends_nothing(small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(LedgerError, match=r"No space left.*Make room"):
-        measure(made, RECORDS, dataset="survey", ledger=ledger)
+        measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
     monkeypatch.undo()
-    assert measure(made, RECORDS, dataset="survey", ledger=ledger).key
+    assert measure(small_plan, RECORDS, dataset="survey", ledger=ledger).key
 
 
-def test_the_space_of_a_result_is_taken_before_the_spend(
-    made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+def test_measure_reserves_disk_space_before_spend(
+    small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held, spend = [], Ledger.spend
+    reserved, spend = [], Ledger.spend
     monkeypatch.setattr(sys.modules["engine.ledger.ledger"], "_SPARE", 0)
 
-    def watched(self: Ledger, **words: object) -> object:
-        held.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").glob("*.part")])
-        return spend(self, **words)
+    def spend_watched(self: Ledger, **fields: object) -> object:
+        reserved.append([(p.suffix, p.stat().st_blocks * 512) for p in Path(f"{ledger.path}.results").glob("*.part")])
+        return spend(self, **fields)
 
-    monkeypatch.setattr(Ledger, "spend", watched)
-    found = measure(made, RECORDS, dataset="survey", ledger=ledger)
-    ((suffix, size),) = held[0]
+    monkeypatch.setattr(Ledger, "spend", spend_watched)
+    measurement = measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
+    ((suffix, size),) = reserved[0]
     assert suffix == ".part"
-    assert size >= ledger.result_path(found.key).stat().st_size
+    assert size >= ledger.result_path(measurement.key).stat().st_size
 
 
-def test_what_a_killed_run_left_is_removed_and_a_living_one_is_not(made: Plan, ledger: Ledger) -> None:
-    measure(made, RECORDS, dataset="survey", ledger=ledger)
+def test_open_ledger_removes_only_orphaned_parts(small_plan: Plan, ledger: Ledger) -> None:
+    measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
     folder = Path(f"{ledger.path}.results")
     (folder / "killed.part").write_bytes(b"half")
     with ledger.room_for(b"living"):
@@ -129,24 +127,26 @@ def test_what_a_killed_run_left_is_removed_and_a_living_one_is_not(made: Plan, l
     assert not list(folder.glob("*.part"))
 
 
-def test_of_two_runs_under_one_key_only_one_draws(made: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both have looked for the key before either has spent it."""
+def test_simultaneous_runs_of_one_key_draw_once(
+    small_plan: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both runs search for the key before either of them spends."""
     draws, real = [], measuring.draw
     monkeypatch.setattr(Ledger, "find", lambda self, key: None)
-    monkeypatch.setattr(measuring, "draw", lambda *given: draws.append(given) or real(*given))
-    first, second = (measure(made, RECORDS, dataset="survey", ledger=ledger) for _ in range(2))
+    monkeypatch.setattr(measuring, "draw", lambda *args: draws.append(args) or real(*args))
+    first, second = (measure(small_plan, RECORDS, dataset="survey", ledger=ledger) for _ in range(2))
     assert len(draws) == 1
-    for space in made.blocks:
+    for space in small_plan.blocks:
         np.testing.assert_array_equal(first.answers_on_grid[space], second.answers_on_grid[space])
-    assert ledger.status("survey").spent == made.pcost
+    assert ledger.status("survey").spent == small_plan.pcost
 
 
-# --- which records ---
+# --- digests of records ---
 
 
-def test_two_names_for_one_table_are_told_before_the_spend(made: Plan, ledger: Ledger, tmp_path: Path) -> None:
+def test_measure_warns_before_spending_on_duplicate_dataset(small_plan: Plan, ledger: Ledger, tmp_path: Path) -> None:
     seen = []
-    measure(made, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
+    measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
     shuffled = tmp_path / "again.csv"
     RECORDS.sample(frac=1.0, random_state=1).to_csv(shuffled, index=False)
     other = plan(Workload.all_ways(SCHEMA, ways=1), Budget(pcost=0.1))
@@ -159,43 +159,43 @@ def test_two_names_for_one_table_are_told_before_the_spend(made: Plan, ledger: L
     measure(other, RECORDS.iloc[1:], dataset="survey", ledger=ledger, intake=seen.append)
     assert [len(rows.warnings) for rows in seen] == [0, 1, 0]
     assert "'survey'" in seen[1].warnings[0]
-    assert "'second'" in check_records(made, RECORDS, dataset="survey", ledger=ledger).warnings[0]
+    assert "'second'" in check_records(small_plan, RECORDS, dataset="survey", ledger=ledger).warnings[0]
 
 
-def test_public_records_are_noted_and_confidential_ones_are_not_public(made: Plan, ledger: Ledger) -> None:
-    declare_public(made, RECORDS, dataset="survey", ledger=ledger, why="in the yearbook")
+def test_declare_public_warns_and_refuses_measured_records(small_plan: Plan, ledger: Ledger) -> None:
+    declare_public(small_plan, RECORDS, dataset="survey", ledger=ledger, why="in the yearbook")
     seen = []
-    measure(made, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
+    measure(small_plan, RECORDS, dataset="survey", ledger=ledger, intake=seen.append)
     assert "rehearsed as public" in seen[0].warnings[0]
     with pytest.raises(DataError, match="'survey'"):
-        declare_public(made, RECORDS, dataset="second", ledger=ledger, why="I say so")
+        declare_public(small_plan, RECORDS, dataset="second", ledger=ledger, why="I say so")
 
 
-def test_digests_need_the_key_of_the_ledger_and_are_in_no_result(made: Plan, ledger: Ledger, tmp_path: Path) -> None:
-    found = measure(made, RECORDS, dataset="survey", ledger=ledger)
+def test_digests_need_ledger_key_and_stay_unpublished(small_plan: Plan, ledger: Ledger, tmp_path: Path) -> None:
+    measurement = measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
     counts = count_marginals(RECORDS, SCHEMA, [("a", "b")])
     keys = [ledger.secret("records"), ledger.secret("signature"), Ledger.create(tmp_path / "b").secret("records")]
     prints = [fingerprint(counts, [("a", "b")], key) for key in keys]
-    assert len({found.tables for found in prints}) == 3
+    assert len({digest.tables for digest in prints}) == 3
     assert not any(one.same_columns(other) for one, other in itertools.combinations(prints, 2))
     digest = next(row.sha256 for row in ledger.rows() if row.kind == "spend")
-    stored = ledger.load_result(found.key)
+    stored = ledger.load_result(measurement.key)
     assert not [part for part in digest.replace("=", " ").split() if part.encode() in stored]
     assert Path(f"{ledger.path}.key").stat().st_mode & 0o777 == 0o600
     assert ledger.path.stat().st_mode & 0o077 == 0
 
 
-def test_a_damaged_key_refuses_and_spends_nothing(made: Plan, ledger: Ledger) -> None:
+def test_measure_with_damaged_key_spends_nothing(small_plan: Plan, ledger: Ledger) -> None:
     Path(f"{ledger.path}.key").write_text("{}")
     with pytest.raises(LedgerError, match="key file"):
-        measure(made, RECORDS, dataset="survey", ledger=ledger)
+        measure(small_plan, RECORDS, dataset="survey", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
 
 
-# --- what a total counts ---
+# --- units of a total ---
 
 
-def test_a_pure_total_sums_epsilon_and_takes_no_gaussian_noise(ledger: Ledger, made: Plan) -> None:
+def test_pure_total_sums_epsilon_and_refuses_gaussian(ledger: Ledger, small_plan: Plan) -> None:
     ledger.add_dataset("pure", total=Budget.pure(1.0))
     fifth = plan(WORKLOAD, Budget.pure(0.2), "laplace")
     for attempt in range(1, 6):
@@ -206,38 +206,38 @@ def test_a_pure_total_sums_epsilon_and_takes_no_gaussian_noise(ledger: Ledger, m
         measure(fifth, RECORDS, dataset="pure", ledger=ledger, attempt=6)
     ledger.add_dataset("pure too", total=Budget.pure(9.0))
     with pytest.raises(LedgerError, match="Gaussian noise does not keep"):
-        measure(made, RECORDS, dataset="pure too", ledger=ledger)
-    found = load_measurement(ledger, f"pure|{fifth.hash}|1")
-    assert found.plan.budget.pure_epsilon == 0.2
-    assert ledger.find(found.key).pcost == Budget.pure(0.2).pcost
+        measure(small_plan, RECORDS, dataset="pure too", ledger=ledger)
+    measurement = load_measurement(ledger, f"pure|{fifth.hash}|1")
+    assert measurement.plan.budget.pure_epsilon == 0.2
+    assert ledger.find(measurement.key).pcost == Budget.pure(0.2).pcost
     assert verify_ledger(ledger.path) == ()
 
 
-def test_laplace_noise_takes_more_of_a_total_that_is_read_off_the_gaussian_curve(ledger: Ledger) -> None:
+def test_laplace_costs_more_of_a_gdp_total(ledger: Ledger) -> None:
     ledger.add_dataset("curve", total=Budget.gdp(1.0), kind="gdp")
     pure = Budget.pure(0.2)
     takes = {name: ledger.status(name).takes(pure.pcost, 0.2) for name in ("survey", "curve")}
     assert takes["survey"] == pure.pcost
     assert takes["curve"] >= pure.mu**2 > 1.5 * pure.pcost
-    # two outputs under epsilon-DP can be told apart with this advantage, delta at epsilon 0
+    # the advantage of an attacker under epsilon-DP, which is delta at epsilon 0
     advantage = np.tanh(0.2 / 2)
     assert Budget(takes["curve"]).delta(0.0) >= advantage > Budget(takes["survey"]).delta(0.0)
 
 
-def test_a_forged_mixture_is_found(ledger: Ledger) -> None:
+def test_add_dataset_with_unfit_kind_is_refused(ledger: Ledger) -> None:
     with pytest.raises(LedgerError, match="kind"):
         ledger.add_dataset("odd", total=Budget(1.0), kind="renyi")
-    with pytest.raises(LedgerError, match="own kind"):
+    with pytest.raises(LedgerError, match="kind"):
         ledger.add_dataset("odd", total=Budget(1.0), kind="pure")
 
 
-def test_a_total_for_people_takes_only_what_protects_them(ledger: Ledger, made: Plan) -> None:
+def test_total_accepts_only_stronger_privacy_units(ledger: Ledger, small_plan: Plan) -> None:
     ledger.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=3))
     ledger.add_dataset("fixed", total=Budget(pcost=1.0, neighbours="replace_one"))
     assert "at most 3 rows" in ledger.status("visits").definition.describe()
     for dataset in ("visits", "fixed"):
         with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
-            measure(made, RECORDS, dataset=dataset, ledger=ledger)
+            measure(small_plan, RECORDS, dataset=dataset, ledger=ledger)
     people = plan(WORKLOAD, Budget(pcost=0.1, rows_per_person=3))
     assert [measure(people, RECORDS, dataset=name, ledger=ledger).dataset for name in ("visits", "survey")]
     assert ledger.status("visits").spent == ledger.status("survey").spent == people.pcost

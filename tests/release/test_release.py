@@ -1,4 +1,4 @@
-"""Releases end to end: unbiased, with the promised variances, spent once, readable afterwards."""
+"""Releases end to end: bias, variances, spends, stored results and answer files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from engine.release import apply_group
 from engine.release.measure import load_rehearsal, save_rehearsal
 from engine.workload import Attribute, Schema, Workload
 
-measuring = sys.modules["engine.release.measure"]  # the package shows the function under this name
+measuring = sys.modules["engine.release.measure"]  # the package exports a function of this name
 measure = measuring.measure
 SCHEMA = Schema(
     [
@@ -56,18 +56,18 @@ def small_plan() -> Plan:
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    made = Ledger.create(tmp_path / "office.ledger")
-    made.add_dataset("survey", total=Budget(pcost=1.2))
-    return made
+    book = Ledger.create(tmp_path / "office.ledger")
+    book.add_dataset("survey", total=Budget(pcost=1.2))
+    return book
 
 
-def true_answers(made: Plan, records: pd.DataFrame) -> list[np.ndarray]:
-    sets = [g.attributes for g in made.workload.groups]
-    counts = count_marginals(records, made.schema, sets)
-    return [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in made.workload.groups]
+def true_answers(one_plan: Plan, records: pd.DataFrame) -> list[np.ndarray]:
+    sets = [g.attributes for g in one_plan.workload.groups]
+    counts = count_marginals(records, one_plan.schema, sets)
+    return [apply_group(g, counts[g.attributes].astype(float), 0, g.count) for g in one_plan.workload.groups]
 
 
-def test_rehearsals_are_unbiased_with_the_predicted_variances(small_plan: Plan, records: pd.DataFrame) -> None:
+def test_rehearsals_are_unbiased_with_predicted_variances(small_plan: Plan, records: pd.DataFrame) -> None:
     truth = np.concatenate(true_answers(small_plan, records))
     predicted = np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))])
     counts = count_marginals(records, SCHEMA, measuring.maximal_sets(small_plan))
@@ -77,7 +77,7 @@ def test_rehearsals_are_unbiased_with_the_predicted_variances(small_plan: Plan, 
         errors.append(np.concatenate([drawn.values(i) for i in range(len(small_plan.workload.groups))]) - truth)
     mean, spread = np.mean(errors, axis=0), np.mean(np.square(errors), axis=0)
     assert np.abs(mean / np.sqrt(predicted / REHEARSALS)).max() <= 5.0
-    # one query's variance from 300 draws is only known to 8%, so 12% is asked of groups and of the whole
+    # the variance of one query is estimated to 8% from 300 draws
     assert spread.sum() / predicted.sum() == pytest.approx(1.0, abs=0.12)
     starts = np.cumsum([0, *(g.count for g in small_plan.workload.groups)])
     for low, high in itertools.pairwise(starts):
@@ -86,7 +86,7 @@ def test_rehearsals_are_unbiased_with_the_predicted_variances(small_plan: Plan, 
     assert worst <= 6.0 * math.sqrt(2.0 / REHEARSALS)
 
 
-def test_release_spends_once_and_the_same_key_returns_the_same_answers(
+def test_measure_repeated_spends_once_and_returns_same_answers(
     small_plan: Plan, records: pd.DataFrame, ledger: Ledger
 ) -> None:
     first = measure(small_plan, records, dataset="survey", ledger=ledger)
@@ -101,7 +101,7 @@ def test_release_spends_once_and_the_same_key_returns_the_same_answers(
     assert ledger.verify() == ()
 
 
-def test_answers_are_consistent_and_follow_the_texts(small_plan: Plan, records: pd.DataFrame) -> None:
+def test_answers_are_consistent_and_match_their_labels(small_plan: Plan, records: pd.DataFrame) -> None:
     drawn = measure(small_plan, records, rehearsal=True)
     both, age = drawn.marginal(("age", "sex")), drawn.marginal(("age",))
     np.testing.assert_allclose(both.sum(axis=1), age, atol=1e-8)
@@ -121,14 +121,14 @@ def test_answers_are_consistent_and_follow_the_texts(small_plan: Plan, records: 
         index += group.count
 
 
-def test_free_queries_and_differences_have_exact_errors(small_plan: Plan, records: pd.DataFrame) -> None:
+def test_answer_and_combination_have_exact_errors(small_plan: Plan, records: pd.DataFrame) -> None:
     drawn = measure(small_plan, records, rehearsal=True)
     table = np.random.default_rng(0).normal(size=(7, 2))
-    found = drawn.answer(("age", "sex"), table)
-    assert found.answer == pytest.approx(float(np.sum(table * drawn.marginal(("age", "sex")))))
-    assert found.std == pytest.approx(math.sqrt(small_plan.variance_of(("age", "sex"), table)))
-    half = 1.9599640 * found.std
-    assert (found.low, found.high) == pytest.approx((found.answer - half, found.answer + half))
+    query = drawn.answer(("age", "sex"), table)
+    assert query.answer == pytest.approx(float(np.sum(table * drawn.marginal(("age", "sex")))))
+    assert query.std == pytest.approx(math.sqrt(small_plan.variance_of(("age", "sex"), table)))
+    half = 1.9599640 * query.std
+    assert (query.low, query.high) == pytest.approx((query.answer - half, query.answer + half))
     men, women = [0.0, 1.0], [1.0, 0.0]
     difference = drawn.combination([(("sex",), men), (("sex",), women)], [1.0, -1.0])
     direct = drawn.answer(("sex",), [-1.0, 1.0])
@@ -136,9 +136,9 @@ def test_free_queries_and_differences_have_exact_errors(small_plan: Plan, record
     assert difference.std == pytest.approx(direct.std)
 
 
-def test_what_was_not_measured_is_refused(records: pd.DataFrame) -> None:
-    made = plan(Workload(SCHEMA).add(("age", "hours"), "affine"), Budget(pcost=1.0))
-    drawn = measure(made, records, rehearsal=True)
+def test_unmeasured_queries_are_refused(records: pd.DataFrame) -> None:
+    one_plan = plan(Workload(SCHEMA).add(("age", "hours"), "affine"), Budget(pcost=1.0))
+    drawn = measure(one_plan, records, rehearsal=True)
     with pytest.raises(NotAnswerable, match="age × hours"):
         drawn.marginal(("age", "hours"))
     with pytest.raises(NotAnswerable, match="sex"):
@@ -159,7 +159,7 @@ def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledg
     with pytest.raises(Cancelled):
         measure(small_plan, records, dataset="survey", ledger=ledger, progress=lambda *_: False)
     with pytest.raises(LedgerError):
-        measure(small_plan, records, dataset="nobody", ledger=ledger)
+        measure(small_plan, records, dataset="unlisted", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
     seen = []
     measure(small_plan, bad, dataset="survey", ledger=ledger, intake=seen.append)
@@ -167,27 +167,27 @@ def test_bad_records_spend_nothing(small_plan: Plan, records: pd.DataFrame, ledg
 
 
 @pytest.mark.parametrize("words", [{}, {"dataset": "survey"}, {"rehearsal": True, "dataset": "survey"}])
-def test_a_release_names_its_dataset_and_ledger(small_plan: Plan, records: pd.DataFrame, words: dict) -> None:
+def test_measure_needs_dataset_and_ledger(small_plan: Plan, records: pd.DataFrame, words: dict) -> None:
     with pytest.raises(PlanError):
         measure(small_plan, records, **words)
 
 
-def test_a_crash_between_spend_and_save_never_draws_again(
+def test_crash_after_spend_never_draws_again(
     small_plan: Plan, records: pd.DataFrame, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     draws = []
 
-    def dies(*_: object, **__: object) -> None:
+    def interrupt(*_: object, **__: object) -> None:
         draws.append(ledger.status("survey").spent)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(measuring, "draw", dies)
+        patched.setattr(measuring, "draw", interrupt)
         with pytest.raises(KeyboardInterrupt):
             measure(small_plan, records, dataset="survey", ledger=ledger)
     assert draws == [pytest.approx(small_plan.pcost)], "the spend is durable before anything is drawn"
-    for kept in Path(f"{ledger.path}.results").glob("*.journal"):
-        kept.unlink()
+    for journal in Path(f"{ledger.path}.results").glob("*.journal"):
+        journal.unlink()
     with pytest.raises(ResultLost, match="attempt"):
         measure(small_plan, records, dataset="survey", ledger=ledger)
     assert measure(small_plan, records, dataset="survey", ledger=ledger, attempt=2).key.endswith("|2")
@@ -230,68 +230,71 @@ def test_files_hold_every_answer(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a.csv", "a.parquet"]
 
 
-def test_labels_cannot_become_spreadsheet_formulas(tmp_path: Path) -> None:
+def test_labels_never_become_spreadsheet_formulas(tmp_path: Path) -> None:
     schema = Schema([Attribute.categorical("=cmd|'/c calc'!A1", ["-1", "@x"])])
-    made = plan(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0))
-    drawn = measure(made, pd.DataFrame({"=cmd|'/c calc'!A1": ["-1", "@x"]}), rehearsal=True)
+    one_plan = plan(Workload.all_ways(schema, ways=(1,)), Budget(pcost=1.0))
+    drawn = measure(one_plan, pd.DataFrame({"=cmd|'/c calc'!A1": ["-1", "@x"]}), rehearsal=True)
     cells = [c for row in csv.reader(write_answers(drawn, tmp_path / "a.csv", format="csv").open()) for c in row]
     assert not [c for c in cells if c[:1] in "=+@" or (c[:1] == "-" and not c[1:2].isdigit())]
     assert any(c.startswith("'=cmd") for c in cells)
 
 
-def test_a_release_takes_memory_only_where_it_is_looked_at(tmp_path: Path) -> None:
+def test_measure_loads_answers_lazily(tmp_path: Path) -> None:
     schema = Schema([Attribute.of_size(name, 60) for name in "abc"])
-    made = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
+    one_plan = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
     counts = count_marginals(pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), schema, [tuple("abc")])
-    # what is held is not copied, however often it is asked for
+    # tables of Counts are not copied
     assert count_marginals(counts, schema, [("a",), tuple("abc")])[tuple("abc")] is counts[tuple("abc")]
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("d", total=Budget(pcost=1.0))
     tracemalloc.start()
-    found = measure(made, counts, dataset="d", ledger=book)
+    measurement = measure(one_plan, counts, dataset="d", ledger=book)
     assert tracemalloc.get_traced_memory()[0] < 400_000 < 60**3 * 8
     tracemalloc.stop()
-    assert found == measuring.load_measurement(book, found.key)
-    assert not any(a.flags.writeable for a in (*found.answers_on_grid.values(), *found.estimates.values()))
+    assert measurement == measuring.load_measurement(book, measurement.key)
+    assert not any(a.flags.writeable for a in (*measurement.answers_on_grid.values(), *measurement.estimates.values()))
 
 
-def test_plans_of_a_release_are_those_that_were_saved(small_plan: Plan) -> None:
+def test_plan_json_round_trips_noise_and_grid(small_plan: Plan) -> None:
     loaded = load_plan(small_plan.to_json())
     assert loaded.to_json() == small_plan.to_json()
     for space, block in small_plan.blocks.items():
         assert (block.noise, block.grid) == (loaded.blocks[space].noise, loaded.blocks[space].grid)
 
 
-def test_a_kept_rehearsal_is_the_same_and_takes_memory_only_where_it_is_looked_at(tmp_path: Path) -> None:
+def test_saved_rehearsal_round_trips_and_loads_lazily(tmp_path: Path) -> None:
     schema = Schema([Attribute.of_size(name, 60) for name in "abc"])
-    made = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
-    found = measure(made, pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), rehearsal=True)
+    one_plan = plan(Workload(schema).add(("a", "b", "c")).add(("a",)), Budget(pcost=1.0))
+    measurement = measure(one_plan, pd.DataFrame({"a": [1, 2], "b": [3, 59], "c": [5, 0]}), rehearsal=True)
     file = tmp_path / "numbers"
-    save_rehearsal(found, file)
+    save_rehearsal(measurement, file)
     assert file.stat().st_size > 2 * 60**3 * 8
     tracemalloc.start()
-    kept = load_rehearsal(made, file)
-    assert kept.rehearsal
+    loaded = load_rehearsal(one_plan, file)
+    assert loaded.rehearsal
     assert tracemalloc.get_traced_memory()[0] < 200_000
     tracemalloc.stop()
-    pd.testing.assert_frame_equal(kept.answers(0), found.answers(0))
-    for mine, theirs in ((kept.answers_on_grid, found.answers_on_grid), (kept.estimates, found.estimates)):
-        assert list(mine) == list(theirs)
-        assert all(np.array_equal(mine[s], theirs[s]) for s in theirs)
-        assert not any(a.flags.writeable for a in mine.values())
+    pd.testing.assert_frame_equal(loaded.answers(0), measurement.answers(0))
+    for actual, expected in (
+        (loaded.answers_on_grid, measurement.answers_on_grid),
+        (loaded.estimates, measurement.estimates),
+    ):
+        assert list(actual) == list(expected)
+        assert all(np.array_equal(actual[s], expected[s]) for s in expected)
+        assert not any(a.flags.writeable for a in actual.values())
     content = file.read_bytes()
     for damaged in (content[: len(content) // 2], content[:30] + b"x" * 100 + content[130:], b""):
         file.write_bytes(damaged)
         with pytest.raises(LedgerError):
-            load_rehearsal(made, file)
+            load_rehearsal(one_plan, file)
 
 
-def test_an_attribute_of_one_cell_is_checked_like_any_other(ledger: Ledger) -> None:
+def test_attribute_with_one_cell_is_checked(ledger: Ledger) -> None:
     adults = Schema([Attribute.numeric("age", [18, 120]), Attribute.categorical("sex", ["F", "M"])])
     people = pd.DataFrame({"age": [5, 40, 50], "sex": ["F", "M", "F"]})
-    made = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
+    one_plan = plan(Workload(adults).add(("age", "sex"), "marginal"), Budget(pcost=0.5))
     seen = []
-    measure(made, people, dataset="survey", ledger=ledger, intake=seen.append)
+    measure(one_plan, people, dataset="survey", ledger=ledger, intake=seen.append)
     assert (seen[0].counted, seen[0].reasons) == (2, {"age": {"outside the public domain": 1}})
     with pytest.raises(DataError, match="age"):
-        measure(made, people, rehearsal=True)
+        measure(one_plan, people, rehearsal=True)

@@ -132,15 +132,15 @@ def test_repeat_of_release_without_digest_is_refused(
 def test_repeat_refuses_other_records_of_a_simultaneous_run(
     small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run counts its records before the first has spent, and finds the key spent afterwards."""
+    """The second run counts its records before the first has spent, and reads the spent key afterwards."""
     honest = measuring.fingerprint_of
 
-    def overtaken(*arguments: Any) -> Any:
+    def release_first(*arguments: Any) -> Any:
         monkeypatch.setattr(measuring, "fingerprint_of", honest)
         release(small, ledger, RECORDS)
         return honest(*arguments)
 
-    monkeypatch.setattr(measuring, "fingerprint_of", overtaken)
+    monkeypatch.setattr(measuring, "fingerprint_of", release_first)
     with pytest.raises(OtherRecords):
         release(small, ledger, CHANGED)
     assert ledger.status("survey").spent == small.pcost
@@ -180,7 +180,7 @@ def test_steps_repeated_with_other_records_are_refused(ledger: Ledger, option: s
     assert ledger.status("survey").spent == spent
 
 
-def test_finish_charged_alone_is_repeated_with_its_own_records(ledger: Ledger) -> None:
+def test_finish_charged_alone_repeats_with_changed_records(ledger: Ledger) -> None:
     common = coarse_or_fine(ways(1), ways(2), names=["1", "2"])
     key = look(common, RECORDS, dataset="survey", ledger=ledger).key
     decide(ledger, key, option="2", by="A. Reader")

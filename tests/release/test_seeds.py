@@ -1,4 +1,4 @@
-"""A seed repeats the noise of a rehearsal, and never reaches a release."""
+"""Seeds repeat the noise of rehearsals and are refused by releases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECORDS = pd.DataFrame({"a": [0, 1, 2, 2], "b": [0, 1, 1, 0]})
 
 
 @pytest.fixture(scope="module")
-def made():
+def small_plan():
     return plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=1.0))
 
 
@@ -44,40 +44,42 @@ def ledger(tmp_path):
     return book
 
 
-def answers(found) -> np.ndarray:
-    return np.concatenate([found.values(i) for i in range(len(found.plan.workload.groups))])
+def answers(measurement) -> np.ndarray:
+    return np.concatenate([measurement.values(i) for i in range(len(measurement.plan.workload.groups))])
 
 
-def rehearsed(made, **options) -> np.ndarray:
-    found = module.measure(made, RECORDS, rehearsal=True, **options)
-    assert found.rehearsal
-    return answers(found)
+def rehearsed_answers(small_plan, **options) -> np.ndarray:
+    measurement = module.measure(small_plan, RECORDS, rehearsal=True, **options)
+    assert measurement.rehearsal
+    return answers(measurement)
 
 
-def test_rehearsal_same_seed_repeats_noise(made) -> None:
-    one = rehearsed(made, seed=7)
-    np.testing.assert_array_equal(one, rehearsed(made, seed=7))
-    assert not np.isclose(one, rehearsed(made, seed=8)).any()
-    assert not np.isclose(one, rehearsed(made)).any()
-    assert not np.isclose(rehearsed(made), rehearsed(made)).any()
+def test_rehearsal_same_seed_repeats_noise(small_plan) -> None:
+    one = rehearsed_answers(small_plan, seed=7)
+    np.testing.assert_array_equal(one, rehearsed_answers(small_plan, seed=7))
+    assert not np.isclose(one, rehearsed_answers(small_plan, seed=8)).any()
+    assert not np.isclose(one, rehearsed_answers(small_plan)).any()
+    assert not np.isclose(rehearsed_answers(small_plan), rehearsed_answers(small_plan)).any()
 
 
-def test_rehearsal_seed_is_same_in_other_process(made, tmp_path) -> None:
-    (tmp_path / "plan.json").write_text(made.to_json())
+def test_rehearsal_seed_is_same_in_other_process(small_plan, tmp_path) -> None:
+    (tmp_path / "plan.json").write_text(small_plan.to_json())
     code = (
         "import pandas as pd; from engine import load_plan, measure\n"
-        f"made = load_plan(open({str(tmp_path / 'plan.json')!r}).read())\n"
-        f"found = measure(made, pd.DataFrame({RECORDS.to_dict('list')!r}), rehearsal=True, seed=7)\n"
-        "print([float(x) for i in range(len(made.workload.groups)) for x in found.values(i)])"
+        f"small_plan = load_plan(open({str(tmp_path / 'plan.json')!r}).read())\n"
+        f"measurement = measure(small_plan, pd.DataFrame({RECORDS.to_dict('list')!r}), rehearsal=True, seed=7)\n"
+        "print([float(x) for i in range(len(small_plan.workload.groups)) for x in measurement.values(i)])"
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    np.testing.assert_allclose(np.array(run.stdout.strip()[1:-1].split(", "), float), rehearsed(made, seed=7))
+    np.testing.assert_allclose(
+        np.array(run.stdout.strip()[1:-1].split(", "), float), rehearsed_answers(small_plan, seed=7)
+    )
 
 
-def test_rehearsal_seeds_have_exact_law(made) -> None:
-    truth = rehearsed(made, seed=0)
-    draws = np.array([rehearsed(made, seed=s) for s in range(400)])
-    std = np.sqrt(np.concatenate([made.variances(i) for i in range(len(made.workload.groups))]))
+def test_rehearsal_seeds_have_exact_law(small_plan) -> None:
+    truth = rehearsed_answers(small_plan, seed=0)
+    draws = np.array([rehearsed_answers(small_plan, seed=s) for s in range(400)])
+    std = np.sqrt(np.concatenate([small_plan.variances(i) for i in range(len(small_plan.workload.groups))]))
     scores = (draws - draws.mean(axis=0)) / std
     assert truth.shape == std.shape
     assert np.abs(scores.std(axis=0) - 1.0).max() < 0.15
@@ -86,8 +88,8 @@ def test_rehearsal_seeds_have_exact_law(made) -> None:
 
 def test_rehearsed_steps_same_seed_repeat_noise(common) -> None:
     def steps(seed):
-        looked = stepwise.look(common, RECORDS, rehearsal=True, seed=seed)
-        return looked, stepwise.rehearse_finish(common, looked, RECORDS, option=1, seed=seed)
+        stage = stepwise.look(common, RECORDS, rehearsal=True, seed=seed)
+        return stage, stepwise.rehearse_finish(common, stage, RECORDS, option=1, seed=seed)
 
     one, again, other = steps(3), steps(3), steps(4)
     for first, second, third in zip(one, again, other, strict=True):
@@ -97,48 +99,49 @@ def test_rehearsed_steps_same_seed_repeat_noise(common) -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "1", True, 2**63, np.float64(2)])
-def test_rehearsal_other_seed_is_refused(made, seed) -> None:
+def test_rehearsal_other_seed_is_refused(small_plan, seed) -> None:
     with pytest.raises(PlanError, match="seed"):
-        rehearsed(made, seed=seed)
+        rehearsed_answers(small_plan, seed=seed)
 
 
 @pytest.mark.parametrize("seed", [0, 7, -1, "x"])
-def test_release_with_seed_spends_nothing(made, common, ledger, seed) -> None:
+def test_release_with_seed_spends_nothing(small_plan, common, ledger, seed) -> None:
     with pytest.raises(PlanError, match="seed"):
-        module.measure(made, RECORDS, dataset="survey", ledger=ledger, seed=seed)
+        module.measure(small_plan, RECORDS, dataset="survey", ledger=ledger, seed=seed)
     with pytest.raises(PlanError, match="seed"):
         stepwise.look(common, RECORDS, dataset="survey", ledger=ledger, seed=seed)
     assert not [row for row in ledger.rows() if row.kind == "spend"]
 
 
-def test_releases_use_no_seeded_bits(made, common, ledger, monkeypatch) -> None:
-    def never(*args):
-        raise AssertionError("a release asked for bits of a rehearsal")
+def test_releases_use_no_seeded_bits(small_plan, common, ledger, monkeypatch) -> None:
+    def refuse(*args):
+        raise AssertionError("a release uses bits of a rehearsal")
 
     monkeypatch.setattr("engine.release.rehearsal_noise.hashlib", None)
     for place in (module, sys.modules["engine.common_mechanism.stepwise"]):
-        monkeypatch.setattr(place, "rehearsal_bits", never)
-    found = [
-        answers(module.measure(made, RECORDS, dataset="survey", ledger=ledger, attempt=attempt)) for attempt in (1, 2)
+        monkeypatch.setattr(place, "rehearsal_bits", refuse)
+    releases = [
+        answers(module.measure(small_plan, RECORDS, dataset="survey", ledger=ledger, attempt=attempt))
+        for attempt in (1, 2)
     ]
-    assert not np.isclose(*found).any()
+    assert not np.isclose(*releases).any()
     key = stepwise.look(common, RECORDS, dataset="survey", ledger=ledger).key
     stepwise.decide(ledger, key, option=1, by="A. Reader")
     assert stepwise.finish(ledger, key, RECORDS).key
 
 
-def test_commands_seed_repeats_rehearsal_and_refuses_release(made, ledger, tmp_path, capsys) -> None:
-    (tmp_path / "plan.json").write_text(made.to_json())
+def test_commands_seed_repeats_rehearsal_and_refuses_release(small_plan, ledger, tmp_path, capsys) -> None:
+    (tmp_path / "plan.json").write_text(small_plan.to_json())
     RECORDS.to_csv(tmp_path / "records.csv", index=False)
-    given = ["--plan", str(tmp_path / "plan.json"), "--data", str(tmp_path / "records.csv"), "--seed", "5"]
+    options = ["--plan", str(tmp_path / "plan.json"), "--data", str(tmp_path / "records.csv"), "--seed", "5"]
     for number in (1, 2):
         out = str(tmp_path / f"{number}.csv")
-        assert main(["rehearse", *given, "--simulated", "--out", out]) == 0
+        assert main(["rehearse", *options, "--simulated", "--out", out]) == 0
     assert (tmp_path / "1.csv").read_bytes() == (tmp_path / "2.csv").read_bytes()
     assert "REHEARSAL" in (tmp_path / "1.csv").read_text()
     where = ["--dataset", "survey", "--ledger", str(ledger.path), "--out", str(tmp_path / "3.csv")]
     capsys.readouterr()
-    assert main(["release", *given, *where]) != 0
+    assert main(["release", *options, *where]) != 0
     assert "--seed" in capsys.readouterr().err
     assert not [row for row in ledger.rows() if row.kind == "spend"]
 
@@ -146,6 +149,6 @@ def test_commands_seed_repeats_rehearsal_and_refuses_release(made, ledger, tmp_p
 @pytest.mark.parametrize("command", ["look", "finish"])
 def test_commands_of_steps_refuse_seed(command, ledger, tmp_path, capsys) -> None:
     where = ["--ledger", str(ledger.path), "--data", "records.csv", "--out", str(tmp_path / "a.csv"), "--seed", "5"]
-    own = ["--plans", "a.json", "b.json", "--dataset", "survey"] if command == "look" else ["--look", "key"]
-    assert main([command, *own, *where]) != 0
+    inputs = ["--plans", "a.json", "b.json", "--dataset", "survey"] if command == "look" else ["--look", "key"]
+    assert main([command, *inputs, *where]) != 0
     assert "--seed" in capsys.readouterr().err
