@@ -1,4 +1,4 @@
-"""How tables are fitted: what they borrow from each other, each near its margins, and all together."""
+"""Fitting of tables: partial pooling, shrinkage and the joint nonnegative projection."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from engine.workload import Workload
 from tests.publish.measured import SCHEMA, measured_on
 
 
-def test_borrowing_makes_small_tables_better():
+def test_partial_pooling_reduces_errors_of_small_tables():
     workload = Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal")
-    alone = taught = 0.0
+    unpooled_error = pooled_error = 0.0
     for seed in range(4):
-        found, table = measured_on(workload, Budget(pcost=1e-4), seed=seed)
-        published, seen = found.publish(), evidence(found)
-        own = single_tables(seen, published.total, {})
+        measurement, table = measured_on(workload, Budget(pcost=1e-4), seed=seed)
+        published, seen = measurement.publish(), evidence(measurement)
+        unpooled = single_tables(seen, published.total, {})
         for axis, name in enumerate(SCHEMA.names):
-            alone += np.abs(own[(axis,)] - table([name])).sum()
-            taught += np.abs(published.table([name]) - table([name])).sum()
-    assert taught < 0.9 * alone
+            unpooled_error += np.abs(unpooled[(axis,)] - table([name])).sum()
+            pooled_error += np.abs(published.table([name]) - table([name])).sum()
+    assert pooled_error < 0.9 * unpooled_error
 
 
-def test_triples_teach_pairs_exactly_where_three_attributes_do_not_interact():
+def test_better_pairs_without_three_way_interaction_are_exact():
     rng = np.random.default_rng(7)
     sizes = (4, 3, 5)
     p = [rng.dirichlet(np.full(n, 0.7)) for n in sizes]
-    whole = 100.0 * np.multiply.outer(np.multiply.outer(p[0], p[1]), p[2])
+    counts = 100.0 * np.multiply.outer(np.multiply.outer(p[0], p[1]), p[2])
     for k in range(3):
         between = contrast(rng.normal(size=[n for i, n in enumerate(sizes) if i != k]))
-        whole += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
+        counts += np.expand_dims(between, k) * p[k].reshape([-1 if a == k else 1 for a in range(3)])
     centers = tuple(np.full(n, 1.0 / n) for n in sizes)
-    three = ResidualEstimate(cells=contrast(whole), variance=1e-3, rank=24, lens=MeasuredProjection(centers=centers))
+    three = ResidualEstimate(cells=contrast(counts), variance=1e-3, rank=24, lens=MeasuredProjection(centers=centers))
     seen, tables = {(0, 1, 2): three}, {}
     for axes in [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)]:
-        tables[axes] = whole.sum(axis=tuple(a for a in range(3) if a not in axes))
+        tables[axes] = counts.sum(axis=tuple(a for a in range(3) if a not in axes))
         lens = MeasuredProjection(centers=tuple(centers[a] for a in axes))
-        if len(axes) == 2:  # so noisy that it neither says anything nor objects
+        # the variance is so large that the pairs carry no information
+        if len(axes) == 2:
             seen[axes] = ResidualEstimate(cells=np.zeros(tables[axes].shape), variance=1e12, rank=6, lens=lens)
-    found = Evidence(
+    estimates = Evidence(
         names=("a", "b", "c"),
         sizes=sizes,
         centers=centers,
@@ -58,65 +59,66 @@ def test_triples_teach_pairs_exactly_where_three_attributes_do_not_interact():
         seen=seen,
     )
     singles, pairs = ({a: t for a, t in tables.items() if len(a) == k} for k in (1, 2))
-    for axes, (cells, variance) in better_pairs(found, 100.0, singles, pairs, [(0, 1, 2)]).items():
+    for axes, (cells, variance) in better_pairs(estimates, 100.0, singles, pairs, [(0, 1, 2)]).items():
         np.testing.assert_allclose(cells, contrast(tables[axes]), atol=1e-6)
         assert variance < 1.0
 
 
 @pytest.mark.parametrize("total", [0.5, 3.0, 40.0, 4_000.0])
-def test_the_total_is_drawn_to_nothing_only_as_far_as_noise_reaches(total):
-    made = shrunk_total(total, 4.0)
-    assert 0.0 <= made <= total
-    assert total - made <= min(total, 4.0 / total) + 1e-9
+def test_shrunk_total_moves_at_most_by_its_noise(total):
+    shrunk = shrunk_total(total, 4.0)
+    assert 0.0 <= shrunk <= total
+    assert total - shrunk <= min(total, 4.0 / total) + 1e-9
 
 
-def test_a_total_is_drawn_towards_nothing_as_far_as_noise_may_have_made_it():
-    found, _ = measured_on(Workload.all_ways(SCHEMA, (1,), family="marginal"), Budget(pcost=1e-5))
-    proof = evidence(found)
+def test_publish_noisy_total_uses_shrunk_total():
+    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1,), family="marginal"), Budget(pcost=1e-5))
+    proof = evidence(measurement)
     assert proof.total > 0
     wanted = shrunk_total(proof.total, proof.total_variance)
     assert abs(wanted - proof.total) > 1.0
-    assert found.publish().total == pytest.approx(wanted)
-    assert found.publish("none").total == pytest.approx(proof.total)
+    assert measurement.publish().total == pytest.approx(wanted)
+    assert measurement.publish("none").total == pytest.approx(proof.total)
 
 
-def test_the_simplex_is_met_from_everywhere():
+def test_on_simplex_satisfies_optimality_conditions():
     rng = np.random.default_rng(3)
     for _ in range(50):
         values, weights = rng.normal(size=6) * 10, rng.uniform(0.1, 3.0, 6)
-        made = on_simplex(values, weights, 5.0)
-        assert abs(made.sum() - 5.0) <= 1e-9
-        assert made.min() >= 0
-        pull = weights * (values - made)  # what is kept is moved by one multiplier, what is cut by more
-        assert np.ptp(pull[made > 0]) <= 1e-9
-        assert (pull[made == 0] <= pull[made > 0].min() + 1e-9).all()
+        projected = on_simplex(values, weights, 5.0)
+        assert abs(projected.sum() - 5.0) <= 1e-9
+        assert projected.min() >= 0
+        # positive cells share one multiplier; cells at zero have a smaller one
+        pull = weights * (values - projected)
+        assert np.ptp(pull[projected > 0]) <= 1e-9
+        assert (pull[projected == 0] <= pull[projected > 0].min() + 1e-9).all()
 
 
-def test_a_table_in_its_noise_stays_at_its_reference_and_one_beyond_follows():
+def test_shrink_table_follows_residual_only_if_significant():
     margins = {(0,): np.array([30.0, 70.0]), (1,): np.array([40.0, 50.0, 10.0]), (): np.array(100.0)}
     lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(3, 1 / 3)))
     product = np.outer(margins[0,], margins[1,]) / 100
     moved = contrast(np.array([[15.0, -10.0, 0.0], [0.0, 0.0, 0.0]]))
     for variance, near in ((1e4, product), (1e-4, product + moved)):
         seen = ResidualEstimate(cells=contrast(product) + moved, variance=variance, rank=2, lens=lens)
-        made = shrink_table((0, 1), seen, margins, 100.0)
-        np.testing.assert_allclose(made, near, atol=0.05)
-        np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-9)
-        np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-9)
+        table = shrink_table((0, 1), seen, margins, 100.0)
+        np.testing.assert_allclose(table, near, atol=0.05)
+        np.testing.assert_allclose(table.sum(axis=1), margins[0,], atol=1e-9)
+        np.testing.assert_allclose(table.sum(axis=0), margins[1,], atol=1e-9)
 
 
-def test_a_row_far_below_nothing_still_has_its_margin():
+def test_shrink_table_with_very_negative_row_keeps_margins():
     margins = {(0,): np.array([1.0, 99.0]), (1,): np.array([60.0, 40.0]), (): np.array(100.0)}
     lens = MeasuredProjection(centers=(np.full(2, 0.5), np.full(2, 0.5)))
     for size in (1e2, 1e3):
         cells = contrast(np.array([[-size, size / 2], [size, -size]]))
-        made = shrink_table((0, 1), ResidualEstimate(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
-        np.testing.assert_allclose(made.sum(axis=1), margins[0,], atol=1e-6)
-        np.testing.assert_allclose(made.sum(axis=0), margins[1,], atol=1e-6)
+        table = shrink_table((0, 1), ResidualEstimate(cells=cells, variance=1.0, rank=1, lens=lens), margins, 100.0)
+        np.testing.assert_allclose(table.sum(axis=1), margins[0,], atol=1e-6)
+        np.testing.assert_allclose(table.sum(axis=0), margins[1,], atol=1e-6)
 
 
-def test_the_joint_projection_finds_the_nearest_tables():
-    """Beside a general solver on all cells of three pairs that no table of three attributes has."""
+def test_project_nonnegative_matches_general_solver():
+    """Three pairwise margins that no three-way table satisfies."""
     from scipy.optimize import minimize
 
     pair = np.array([[3.0, 0.0], [0.0, 3.0]])
@@ -124,7 +126,9 @@ def test_the_joint_projection_finds_the_nearest_tables():
     start = {(): np.array(6.0), (0, 1): contrast(pair), (0, 2): contrast(pair), (1, 2): contrast(odd)}
     start |= {(i,): np.zeros(2) for i in range(3)} | {(0, 1, 2): np.zeros((2, 2, 2))}
     assert assemble_table(start, (0, 1, 2)).min() < -0.5
-    made = project_nonnegative({a: c.copy() for a, c in start.items()}, [(0, 1, 2)], (2, 2, 2), 1e-4, lambda *_: None)
+    contrasts = project_nonnegative(
+        {a: c.copy() for a, c in start.items()}, [(0, 1, 2)], (2, 2, 2), 1e-4, lambda *_: None
+    )
 
     def distance(cells, total=6.0):
         table, square = cells.reshape(2, 2, 2), (cells.sum() - total) ** 2 / 1e-3
@@ -134,12 +138,12 @@ def test_the_joint_projection_finds_the_nearest_tables():
         return square
 
     best = minimize(distance, np.full(8, 0.75), bounds=[(0, None)] * 8, options={"ftol": 1e-14, "gtol": 1e-10})
-    assert assemble_table(made, (0, 1, 2)).min() >= -1e-12
-    assert distance(assemble_table(made, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
+    assert assemble_table(contrasts, (0, 1, 2)).min() >= -1e-12
+    assert distance(assemble_table(contrasts, (0, 1, 2)).ravel()) <= 1.02 * best.fun + 1e-6
 
 
-def test_tables_that_are_right_rest_and_the_result_is_as_near(monkeypatch):
-    """Ten tables of three attributes with noise: most are right long before the last one."""
+def test_project_nonnegative_active_set_gives_same_distance(monkeypatch):
+    """Ten noisy three-way tables, most of which become feasible early."""
     sizes, generator = (6, 5, 4, 3, 3), np.random.default_rng(1)
     tables = list(itertools.combinations(range(5), 3))
     sets = sorted({inside for axes in tables for n in range(4) for inside in itertools.combinations(axes, n)})
@@ -149,43 +153,43 @@ def test_tables_that_are_right_rest_and_the_result_is_as_near(monkeypatch):
     start[()] = np.array(500.0)
     looks, follow = [], joint._Multipliers.follow
     monkeypatch.setattr(
-        joint._Multipliers, "follow", lambda own, table: (looks.append(own.axes), follow(own, table))[1]
+        joint._Multipliers, "follow", lambda self, table: (looks.append(self.axes), follow(self, table))[1]
     )
 
-    def made(every):
+    def run(every):
         monkeypatch.setattr(joint, "ALL_LOOK", every)
         looks.clear()
-        found = project_nonnegative({a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None)
-        assert min(assemble_table(found, axes).min() for axes in tables) >= -1e-9
-        square = sum(float(np.sum((found[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a)
+        contrasts = project_nonnegative({a: c.copy() for a, c in start.items()}, tables, sizes, 1e-6, lambda *_: None)
+        assert min(assemble_table(contrasts, axes).min() for axes in tables) >= -1e-9
+        square = sum(float(np.sum((contrasts[a] - start[a]) ** 2)) / 4 ** len(a) for a in start if a)
         return square, len(looks)
 
     now_and_then = joint.ALL_LOOK
-    (near, most), (found, fewer) = made(1), made(now_and_then)
-    assert found == pytest.approx(near, rel=1e-3)
+    (near, most), (square, fewer) = run(1), run(now_and_then)
+    assert square == pytest.approx(near, rel=1e-3)
     assert fewer < 0.5 * most
 
 
-def test_only_tables_whose_margins_contradict_each_other_are_projected_together(monkeypatch):
-    """No three attributes 0, 1, 2 have these pairs; beside the fourth all have theirs, whatever was fitted."""
+def test_make_consistent_projects_only_contradictory_tables_jointly(monkeypatch):
+    """The pairs of attributes 0, 1, 2 contradict each other; all other triples are consistent."""
     pair, sets = np.array([[40.0, 0.0], [0.0, 40.0]]), list(itertools.combinations(range(4), 2))
     triples, tied = list(itertools.combinations(range(4), 3)), {(0, 1): pair, (0, 2): pair, (1, 2): pair[::-1]}
     start = {(): np.array(80.0)} | {(i,): np.zeros(2) for i in range(4)}
     start |= {axes: contrast(tied.get(axes, np.full((2, 2), 20.0))) for axes in sets}
     start |= {axes: contrast(np.eye(2)[0][:, None, None] * 30.0 * np.eye(2)) for axes in triples}
-    told = {"names": ("a", "b", "c", "d"), "sizes": (2,) * 4, "centers": (), "total": 80.0, "total_variance": 1.0}
-    found = Evidence(**told, tables=tuple(triples), seen={})
+    fields = {"names": ("a", "b", "c", "d"), "sizes": (2,) * 4, "centers": (), "total": 80.0, "total_variance": 1.0}
+    estimates = Evidence(**fields, tables=tuple(triples), seen={})
     assert min(assemble_table(start, axes).min() for axes in triples[1:]) < -1.0
     held, project = [], shrunk.project_nonnegative
     monkeypatch.setattr(
         shrunk,
-        "nonnegative",
+        "project_nonnegative",
         lambda c, tables, *rest, **more: (held.append(tables), project(c, tables, *rest, **more))[1],
     )
-    made = shrunk.make_consistent(found, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
+    consistent = shrunk.make_consistent(estimates, {a: c.copy() for a, c in start.items()}, 1e-4, lambda *_: None)
     assert [[axes for axes in tables if len(axes) == 3] for tables in held][:2] == [[], [(0, 1, 2)]]
-    assert min(assemble_table(made, axes).min() for axes in triples) >= -1e-12
-    whole = project({a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None)
+    assert min(assemble_table(consistent, axes).min() for axes in triples) >= -1e-12
+    joint_contrasts = project({a: c.copy() for a, c in start.items()}, triples, (2,) * 4, 1e-4, lambda *_: None)
     for axes in sets:
-        assert np.abs(assemble_table(made, axes) - assemble_table(whole, axes)).max() < 1.5
-    assert np.abs(assemble_table(made, (0, 1)) - pair).max() > 5.0  # which no table of three has
+        assert np.abs(assemble_table(consistent, axes) - assemble_table(joint_contrasts, axes)).max() < 1.5
+    assert np.abs(assemble_table(consistent, (0, 1)) - pair).max() > 5.0

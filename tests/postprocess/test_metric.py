@@ -1,4 +1,4 @@
-"""Published tables of plans that know sums over many cells better than single cells: prefix, range and their like."""
+"""Published tables of plans whose sums are more precise than their cells."""
 
 from __future__ import annotations
 
@@ -28,35 +28,37 @@ PAIRS = Workload.all_ways(SCHEMA, (1, 2), family="prefix")
         ("residualplanner+", "prefix", 0.2),
     ],
 )
-def test_published_sums_are_as_exact_as_the_unbiased_ones(mechanism, family, pcost):
+def test_published_sums_are_as_accurate_as_unbiased_sums(mechanism, family, pcost):
     workload = Workload.all_ways(SCHEMA, (1, 2), family=family)
     missed = np.zeros((2, len(workload.groups)))
     for seed in range(3):
-        found, table = measured_on(workload, Budget(pcost=pcost), seed=seed, mechanism=mechanism)
-        published = found.publish()
+        measurement, table = measured_on(workload, Budget(pcost=pcost), seed=seed, mechanism=mechanism)
+        published = measurement.publish()
         for number, group in enumerate(workload.groups):
             truth = apply_group(group, table(group.attributes), 0, group.count)
-            missed[:, number] += [np.abs(v - truth).mean() for v in (found.values(number), published.values(number))]
+            missed[:, number] += [
+                np.abs(v - truth).mean() for v in (measurement.values(number), published.values(number))
+            ]
     ratios = missed[1] / missed[0]
     assert ratios.max() < 1.3, ratios
     assert ratios.mean() < 1.0, ratios
 
 
-def test_published_prefix_answers_never_fall():
-    found, _ = measured_on(PAIRS, Budget(pcost=0.02), mechanism="querysmasher")
-    published = found.publish()
+def test_published_prefix_answers_are_monotone():
+    measurement, _ = measured_on(PAIRS, Budget(pcost=0.02), mechanism="querysmasher")
+    published = measurement.publish()
     for number, group in enumerate(PAIRS.groups):
         table = published.values(number).reshape(SCHEMA.sizes(group.attributes))
         for axis in range(table.ndim):
             assert (np.diff(table, axis=axis) >= -1e-9).all()
-    assert any((np.diff(found.values(n)) < 0).any() for n in range(3))
+    assert any((np.diff(measurement.values(n)) < 0).any() for n in range(3))
 
 
 @pytest.mark.parametrize(("mechanism", "options"), [("querysmasher", {"centers": "uniform"}), ("residualplanner+", {})])
-def test_a_metric_tells_apart_what_the_rows_of_the_strategy_tell_apart(mechanism, options):
-    found, _ = measured_on(PAIRS, mechanism=mechanism, **options)
-    proof, rng, compared = evidence(found), np.random.default_rng(1), 0
-    for space, block in found.plan.blocks.items():
+def test_metric_equals_squared_norm_of_strategy_answers(mechanism, options):
+    measurement, _ = measured_on(PAIRS, mechanism=mechanism, **options)
+    proof, rng, compared = evidence(measurement), np.random.default_rng(1), 0
+    for space, block in measurement.plan.blocks.items():
         seen = proof.seen.get(tuple(proof.names.index(name) for name in space))
         if not space or block.union or seen.metric is None:
             continue
@@ -67,29 +69,29 @@ def test_a_metric_tells_apart_what_the_rows_of_the_strategy_tell_apart(mechanism
     assert compared >= 5
 
 
-def test_a_table_of_one_attribute_is_the_nearest_in_standard_errors():
-    found, _ = measured_on(PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400)
-    proof = evidence(found)
+def test_nearest_single_matches_nonnegative_least_squares():
+    measurement, _ = measured_on(PAIRS, Budget(pcost=0.005), mechanism="residualplanner+", records=400)
+    proof = evidence(measurement)
     seen, center, total = proof.seen[0,], proof.centers[0], 400.0
-    made = nearest_single(seen, total, center)
-    assert made.min() == 0.0
-    assert made.sum() == pytest.approx(total)
+    table = nearest_single(seen, total, center)
+    assert table.min() == 0.0
+    assert table.sum() == pytest.approx(total)
     values, vectors = np.linalg.eigh(seen.metric.factors[0] * seen.metric.scale)
     half = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ np.array([seen.lens.of(e) for e in np.eye(30)]).T
     wanted = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ seen.cells
     heavy = 1e4 * half.max()
     best, _ = scipy.optimize.nnls(np.vstack([half, np.full(30, heavy)]), np.append(wanted, heavy * total))
-    ours, theirs = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (made, best))
+    ours, theirs = (seen.metric.squared(seen.lens.of(t) - seen.cells) for t in (table, best))
     assert ours == pytest.approx(theirs, rel=1e-4)
-    np.testing.assert_allclose(made, best, atol=0.05)
+    np.testing.assert_allclose(table, best, atol=0.05)
 
 
-def test_a_fit_in_a_metric_follows_what_is_known_well_and_not_what_is_not():
-    found, _ = measured_on(PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000)
-    proof = evidence(found)
+def test_shrink_table_weights_directions_by_their_precision():
+    measurement, _ = measured_on(PAIRS, Budget(pcost=5.0), mechanism="residualplanner+", records=20_000)
+    proof = evidence(measurement)
     seen, tables = proof.seen[0, 1], {}
     for axes in ((0,), (1,), ()):
-        tables[axes] = found.marginal([proof.names[a] for a in axes]).clip(1.0)
+        tables[axes] = measurement.marginal([proof.names[a] for a in axes]).clip(1.0)
     total = float(tables[0,].sum())
     tables[1,] *= total / tables[1,].sum()
     tables[()] = np.array(total)

@@ -1,4 +1,4 @@
-"""Whole records near published tables: people, as many as were counted, of whom all tables are exact counts."""
+"""Synthetic records whose exact counts are near the published tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def silent(share, words):
     return None
 
 
-def check_whole(published, workload):
+def check_integer_tables(published, workload):
     for group in workload.groups:
         table = published.table(group.attributes)
         assert (table == np.rint(table)).all()
@@ -34,12 +34,12 @@ def check_whole(published, workload):
 
 @pytest.mark.parametrize("fit", FITS)
 @pytest.mark.parametrize(("ways", "pcost"), [((1,), 0.05), ((1, 2), 50.0), ((1, 2, 3), 1e-4), ((4,), 0.05)])
-def test_whole_tables_agree_exactly_and_keep_the_total(ways, pcost, fit):
+def test_integer_tables_are_consistent_with_rounded_total(ways, pcost, fit):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
-    found, _ = measured_on(workload, Budget(pcost=pcost), records=300)
-    published = found.publish(fit, integer=True)
-    check_whole(published, workload)
-    assert published.total == round(found.publish(fit).total)
+    measurement, _ = measured_on(workload, Budget(pcost=pcost), records=300)
+    published = measurement.publish(fit, integer=True)
+    check_integer_tables(published, workload)
+    assert published.total == round(measurement.publish(fit).total)
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,11 @@ def test_whole_tables_agree_exactly_and_keep_the_total(ways, pcost, fit):
     [("nested", "querysmasher"), ("single_value", "residualplanner+"), ("total_only", "querysmasher"),
      ("custom_matrix", "querysmasher"), ("circular", "wff"), ("disjoint", "querysmasher")],
 )  # fmt: skip
-def test_every_plan_of_residual_spaces_has_records(shape, mechanism):
+def test_records_of_every_residual_plan_match_tables(shape, mechanism):
     workload = SHAPES[shape]()
-    found, _ = measured_on(workload, Budget(pcost=1.0), records=50, mechanism=mechanism)
-    published = found.publish(integer=True)
-    check_whole(published, workload)
+    measurement, _ = measured_on(workload, Budget(pcost=1.0), records=50, mechanism=mechanism)
+    published = measurement.publish(integer=True)
+    check_integer_tables(published, workload)
     rows = published.records()
     held = {name for group in workload.groups for name in group.attributes}
     assert list(rows) == [name for name in workload.schema.names if name in held]
@@ -60,20 +60,21 @@ def test_every_plan_of_residual_spaces_has_records(shape, mechanism):
         shape_of = workload.schema.sizes(group.attributes)
         codes = tuple(rows[name].to_numpy() for name in group.attributes)
         counted = np.zeros(shape_of)
+        # a code outside its domain has no cell and raises an error
         if codes:
-            np.add.at(counted, codes, 1.0)  # a code outside its domain has no cell
+            np.add.at(counted, codes, 1.0)
         else:
             counted += len(rows)
         np.testing.assert_array_equal(counted, published.table(group.attributes))
 
 
 @pytest.mark.parametrize(("ways", "pcost"), [((1, 2), 1e-3), ((1, 2), 0.05), ((1, 2), 5.0), ((1, 2, 3), 0.05)])
-def test_whole_tables_are_as_near_the_truth_as_the_others(ways, pcost):
+def test_integer_tables_are_nearly_as_accurate(ways, pcost):
     workload = Workload.all_ways(SCHEMA, ways, family="marginal")
     plain = rounded = floor = 0.0
     for seed in range(2):
-        found, table = measured_on(workload, Budget(pcost=pcost), seed=seed)
-        published, integer = found.publish(), found.publish(integer=True)
+        measurement, table = measured_on(workload, Budget(pcost=pcost), seed=seed)
+        published, integer = measurement.publish(), measurement.publish(integer=True)
         for names in sets(SCHEMA, ways[-1:]):
             plain += np.abs(published.table(names) - table(names)).sum()
             rounded += np.abs(integer.table(names) - table(names)).sum()
@@ -81,44 +82,44 @@ def test_whole_tables_are_as_near_the_truth_as_the_others(ways, pcost):
     assert rounded <= 1.05 * plain + 0.6 * floor
 
 
-def test_records_are_moved_much_nearer_than_a_tree_of_attributes_brings_them():
+def test_nearest_people_improve_on_tree_start():
     table = people(SCHEMA, 3_000, 1)
     exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
-    begun = _tree_of_people(exact, SIZES, 3_000, np.random.default_rng(0))
+    tree_records = _tree_of_people(exact, SIZES, 3_000, np.random.default_rng(0))
     moved = nearest_people(exact, SIZES, 3_000, np.random.default_rng(0), silent)
-    missed = [sum(np.abs(table_of(r, p, SIZES) - exact[p]).sum() for p in PAIRS) for r in (begun, moved)]
+    missed = [sum(np.abs(table_of(r, p, SIZES) - exact[p]).sum() for p in PAIRS) for r in (tree_records, moved)]
     assert missed[1] <= 0.25 * missed[0]
     assert missed[1] <= 0.02 * 3_000 * len(PAIRS)
 
 
-def test_the_tree_follows_its_pairs_within_one():
+def test_tree_records_match_conditional_counts_within_one():
     table = people(SCHEMA, 500, 3)
     exact = {pair: table([SCHEMA.names[a] for a in pair]) for pair in PAIRS}
-    made = _tree_of_people(exact, SIZES, 500, np.random.default_rng(0))
+    records = _tree_of_people(exact, SIZES, 500, np.random.default_rng(0))
     tree = _tree(exact)
     assert len(tree) == len(SIZES) - 1
     for child, (_, parent) in tree.items():
-        counted = table_of(made, (parent, child), SIZES)
+        counted = table_of(records, (parent, child), SIZES)
         wanted = exact[parent, child] if parent < child else exact[child, parent].T
         shares = wanted / np.maximum(wanted.sum(axis=1, keepdims=True), 1.0)
         near = np.abs(counted - shares * counted.sum(axis=1, keepdims=True))
         assert near[wanted.sum(axis=1) > 0].max() < 1.0
 
 
-def test_the_same_measurement_gives_the_same_people_and_another_gives_others():
+def test_records_depend_only_on_measurement():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
-    found, _ = measured_on(workload, records=200)
-    one = found.publish(integer=True)
-    assert one.records().equals(found.publish(integer=True).records())
-    assert one.records().equals(found.publish().records())  # the nearest records of the same tables
+    measurement, _ = measured_on(workload, records=200)
+    one = measurement.publish(integer=True)
+    assert one.records().equals(measurement.publish(integer=True).records())
+    assert one.records().equals(measurement.publish().records())
     other, _ = measured_on(workload, records=200, seed=2)
     assert not one.records().equals(other.publish().records())
 
 
 @pytest.mark.parametrize("n", [0, 1, 77, 1_000])
-def test_as_many_records_as_are_asked_for(n):
-    found, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1.0), records=200)
-    published = found.publish()
+def test_records_with_requested_number_keep_shares(n):
+    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), Budget(pcost=1.0), records=200)
+    published = measurement.publish()
     rows = published.records(n)
     assert rows.shape == (n, 4)
     if n == 1_000:
@@ -126,36 +127,36 @@ def test_as_many_records_as_are_asked_for(n):
         np.testing.assert_allclose(shares, published.table(["a"]) / published.total, atol=0.01)
 
 
-def test_nobody_is_published_where_the_total_is_lost():
+def test_records_of_negative_total_are_empty():
     workload = Workload.all_ways(SCHEMA, (1, 2), family="marginal")
-    found = next(
+    measurement = next(
         f for f in (measured_on(workload, Budget(pcost=1e-6), records=5, seed=s)[0] for s in range(8))
         if f.marginal([]) < 0
     )  # fmt: skip
-    published = found.publish(integer=True)
+    published = measurement.publish(integer=True)
     assert published.total == 0
     assert len(published.records()) == 0
     assert len(published.records(3)) == 3
 
 
-def test_records_that_cannot_be_had_are_refused_by_name():
-    found, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=200)
+def test_records_with_invalid_request_are_refused():
+    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2), family="marginal"), records=200)
     with pytest.raises(PlanError, match="negative cells"):
-        found.publish("none", integer=True)
+        measurement.publish("none", integer=True)
     with pytest.raises(PlanError, match="negative cells"):
-        found.publish("none").records()
+        measurement.publish("none").records()
     with pytest.raises(PlanError, match="number of records was -1"):
-        found.publish().records(-1)
+        measurement.publish().records(-1)
     with pytest.raises(LimitExceeded, match="GB"):
-        found.publish().records(900_000_000)
+        measurement.publish().records(900_000_000)
     with pytest.raises(Cancelled):
-        found.publish().records(progress=lambda share, words: False)
+        measurement.publish().records(progress=lambda share, words: False)
 
 
-def test_progress_of_whole_tables_goes_up_to_the_end():
-    found, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal"), records=200)
-    told = []
-    found.publish(integer=True, progress=lambda share, words: told.append(share))
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    assert len([share for share in told if share > 0.5]) > 3
+def test_publish_integer_progress_increases_to_one():
+    measurement, _ = measured_on(Workload.all_ways(SCHEMA, (1, 2, 3), family="marginal"), records=200)
+    shares = []
+    measurement.publish(integer=True, progress=lambda share, words: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+    assert len([share for share in shares if share > 0.5]) > 3
