@@ -27,12 +27,12 @@ sys.modules["resource"] = None
 from engine import Attribute, Budget, Schema, Workload, compare
 print("this script runs")
 workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), ways=(1,))
-found = compare(workload, Budget(pcost=1.0), ["wff", "nonsense"])
-print(found["status"].str[:17].tolist())
+comparison = compare(workload, Budget(pcost=1.0), ["wff", "nonsense"])
+print(comparison["status"].str[:17].tolist())
 """
 
 
-def test_a_plain_script_compares_and_runs_once(tmp_path: Path) -> None:
+def test_compare_in_script_without_guard_runs_once(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -44,77 +44,79 @@ def kill_itself(number: int) -> None:
     os.kill(os.getpid(), number)
 
 
-def apart(*calls: object, seconds: float = 60.0, hear: object = lambda fraction, labels: None) -> list[object]:
+def run_calls(*calls: object, seconds: float = 60.0, hear: object = lambda fraction, labels: None) -> list[object]:
     named = {str(i): call for i, call in enumerate(calls)}
     return list(dict(sorted(run_in_workers(named, at_once=2, seconds=seconds, hear=hear).items())).values())
 
 
-def test_what_fails_says_why_and_the_others_go_on() -> None:
-    found = apart((kill_itself, (signal.SIGKILL,)), (os._exit, (3,)), (len, (5,)), (len, ("abc",)))
-    assert found.pop() == 3
-    assert all(isinstance(one, Failed) for one in found)
-    killed, ended, raised = (one.reason for one in found)
+def test_worker_failure_is_reported_and_others_finish() -> None:
+    results = run_calls((kill_itself, (signal.SIGKILL,)), (os._exit, (3,)), (len, (5,)), (len, ("abc",)))
+    assert results.pop() == 3
+    assert all(isinstance(one, Failed) for one in results)
+    killed, ended, raised = (one.reason for one in results)
     assert killed == "Its process was ended by signal 9, which systems do when memory runs out; without a result."
     assert ended == "Its process ended with exit code 3 and without a result."
     assert raised == "It failed with TypeError: object of type 'int' has no len()"
 
 
-def test_what_takes_too_long_is_ended() -> None:
-    (found,) = apart((signal.pause, ()), seconds=0.3)
-    assert found == Failed(reason="It took more than 0 s and was ended.")
+def test_worker_over_time_limit_is_ended() -> None:
+    (failure,) = run_calls((signal.pause, ()), seconds=0.3)
+    assert failure == Failed(reason="It took more than 0 s and was ended.")
 
 
 def sleepers() -> list[psutil.Process]:
     """Running child processes of a worker pool."""
-    keepers = [p for p in psutil.Process().children() if "loky" in " ".join(p.cmdline())]
-    return [child for keeper in keepers for child in keeper.children() if child.is_running()]
+    managers = [p for p in psutil.Process().children() if "loky" in " ".join(p.cmdline())]
+    return [child for manager in managers for child in manager.children() if child.is_running()]
 
 
-def test_whoever_stops_leaves_no_process() -> None:
-    kept: list[psutil.Process] = []
-    others = sleepers()  # of keepers that worked for other tests
+def test_cancelled_comparison_ends_worker_processes() -> None:
+    workers: list[psutil.Process] = []
+    # worker pools of other tests may still run
+    others = sleepers()
 
     def stop(fraction: float, labels: list[str]) -> None:
-        kept.extend(one for one in sleepers() if one not in others)
-        if len(kept) >= 2:
+        workers.extend(one for one in sleepers() if one not in others)
+        if len(workers) >= 2:
             raise Cancelled("enough")
 
     with pytest.raises(Cancelled):
-        apart((signal.pause, ()), (signal.pause, ()), hear=stop)
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in kept))
+        run_calls((signal.pause, ()), (signal.pause, ()), hear=stop)
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in workers))
 
 
-def test_an_asker_that_is_killed_leaves_no_process() -> None:
+def test_killed_parent_leaves_no_worker_process() -> None:
     script = (
-        "import signal\nfrom engine._workers import call_apart\n"
-        "call_apart({'a': (signal.pause, ())}, at_once=1, seconds=300.0, "
+        "import signal\nfrom engine._workers import run_in_workers\n"
+        "run_in_workers({'a': (signal.pause, ())}, at_once=1, seconds=300.0, "
         "hear=lambda fraction, labels: print(*labels, flush=True))"
     )
-    asker = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert asker.stdout is not None
-    assert asker.stdout.readline() == "a\n"
-    left = psutil.Process(asker.pid).children(recursive=True)
-    assert left
-    asker.kill()
-    asker.communicate()
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in left))
+    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "a\n"
+    workers = psutil.Process(parent.pid).children(recursive=True)
+    assert workers
+    parent.kill()
+    parent.communicate()
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in workers))
 
 
-def test_rows_are_there_before_the_comparison_is_done() -> None:
-    asked = Workload.all_ways(Schema([Attribute.of_size(name, 3) for name in "ab"]), (1, 2))
-    request = asked, Budget(pcost=0.123), ["wff", "identity", "laplace"]
+def test_partial_comparison_returns_finished_rows() -> None:
+    workload = Workload.all_ways(Schema([Attribute.of_size(name, 3) for name in "ab"]), (1, 2))
+    request = workload, Budget(pcost=0.123), ["wff", "identity", "laplace"]
     seen: list[tuple[list[str], bool] | None] = []
 
     def look(fraction: float, text: str) -> bool:
-        found = partial_comparison(*request)
-        seen.append(found and (list(found.frame["mechanism"]), found.bound > 0))
+        partial = partial_comparison(*request)
+        seen.append(partial and (list(partial.frame["mechanism"]), partial.bound > 0))
         return True
 
     done = comparison(*request, jobs=1, progress=look)
     assert seen[0] is None
     assert (["wff"], False) in seen
     best = list(done.frame["mechanism"][:2])
-    assert seen[-1] == (best, False)  # the bound comes last
-    known = partial_comparison(*request)
-    assert known is not None
-    assert (known.bound, known.plans) == (done.bound, done.plans)
+    # the bound is computed last
+    assert seen[-1] == (best, False)
+    partial = partial_comparison(*request)
+    assert partial is not None
+    assert (partial.bound, partial.plans) == (done.bound, done.plans)

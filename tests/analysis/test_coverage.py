@@ -21,49 +21,49 @@ RECORDS = synthetic(SCHEMA, 300, seed=2)
 
 
 @pytest.mark.parametrize("budget", [Budget(pcost=0.5), Budget.pure(1.0)])
-def test_intervals_of_an_honest_plan_cover_as_promised(budget: Budget) -> None:
-    made = plan(WORKLOAD, budget, "querysmasher" if budget.law == "gaussian" else "identity")
-    heard: list[float] = []
-    found = coverage_check(made, RECORDS, rehearsals=400, progress=lambda f, _: heard.append(f))
-    assert found.rehearsals == 400 == len(heard)
-    assert found.queries == WORKLOAD.queries
-    assert found.spread == pytest.approx(1.0, abs=0.15)
-    assert found.bias < 5.0
-    table = found.table.set_index("promised")
+def test_coverage_of_correct_plan_matches_level(budget: Budget) -> None:
+    result = plan(WORKLOAD, budget, "querysmasher" if budget.law == "gaussian" else "identity")
+    fractions: list[float] = []
+    check = coverage_check(result, RECORDS, rehearsals=400, progress=lambda f, _: fractions.append(f))
+    assert check.rehearsals == 400 == len(fractions)
+    assert check.queries == WORKLOAD.queries
+    assert check.spread == pytest.approx(1.0, abs=0.15)
+    assert check.bias < 5.0
+    table = check.table.set_index("promised")
     for level in (0.5, 0.9, 0.95, 0.99):
-        # Laplace intervals are the wider of two, so that they may hold more than they promise
+        # Laplace intervals are the wider of two, so they may cover more than the level
         assert table.loc[level, "found"] >= level - max(0.02, 2 * table.loc[level, "by chance"])
         if budget.law == "gaussian":
             assert table.loc[level, "found"] <= level + max(0.02, 2 * table.loc[level, "by chance"])
-    assert "95% intervals" in found.sentence
+    assert "95% intervals" in check.sentence
 
 
-def test_a_plan_that_promises_too_much_is_found_out() -> None:
-    made = plan(WORKLOAD, Budget(pcost=0.5))
-    variances = type(made).variances
-    boast = dataclasses.replace(made)
-    object.__setattr__(boast, "variances", lambda *a: variances(made, *a) / 2)
-    found = coverage_check(boast, RECORDS, rehearsals=200)
-    assert found.spread == pytest.approx(2.0, rel=0.2)
-    assert found.table.set_index("promised").loc[0.95, "found"] < 0.9
+def test_coverage_of_understated_variances_is_low() -> None:
+    result = plan(WORKLOAD, Budget(pcost=0.5))
+    variances = type(result).variances
+    understated = dataclasses.replace(result)
+    object.__setattr__(understated, "variances", lambda *a: variances(result, *a) / 2)
+    check = coverage_check(understated, RECORDS, rehearsals=200)
+    assert check.spread == pytest.approx(2.0, rel=0.2)
+    assert check.table.set_index("promised").loc[0.95, "found"] < 0.9
 
 
-def test_the_truth_is_that_of_the_rows_that_count() -> None:
+def test_truth_counts_only_bounded_rows() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
-    made = plan(Workload.all_ways(declared, (0, 1), "marginal"), Budget(pcost=1e6, rows_per_person=2))
+    result = plan(Workload.all_ways(declared, (0, 1), "marginal"), Budget(pcost=1e6, rows_per_person=2))
     records = synthetic(declared, 300, seed=2)
-    drawn = measure(made, records, rehearsal=True)
+    drawn = measure(result, records, rehearsal=True)
     for group in range(3):
-        page = add_truth(drawn.answers(group), made, group, 0, records)
+        page = add_truth(drawn.answers(group), result, group, 0, records)
         assert page["truth"].sum() == 200
         assert (page["answer"] - page["truth"]).abs().max() < 0.1
-    assert coverage_check(made, records, rehearsals=20).spread < 2.0
+    assert coverage_check(result, records, rehearsals=20).spread < 2.0
 
 
-def test_time_ends_the_check_and_cancel_stops_it() -> None:
-    made = plan(WORKLOAD, Budget(pcost=0.5))
-    assert 2 <= coverage_check(made, RECORDS, rehearsals=10**6, seconds=0.0).rehearsals < 100
+def test_coverage_check_respects_time_limit_and_cancellation() -> None:
+    result = plan(WORKLOAD, Budget(pcost=0.5))
+    assert 2 <= coverage_check(result, RECORDS, rehearsals=10**6, seconds=0.0).rehearsals < 100
     with pytest.raises(Cancelled):
-        coverage_check(made, RECORDS, progress=lambda fraction, text: False)
+        coverage_check(result, RECORDS, progress=lambda fraction, text: False)
     with pytest.raises(PlanError):
-        coverage_check(made, RECORDS, rehearsals=1)
+        coverage_check(result, RECORDS, rehearsals=1)

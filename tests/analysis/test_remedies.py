@@ -19,65 +19,65 @@ PLAIN = Workload.all_ways(SCHEMA, (1, 2))
 REMEDY = {remedy.name: remedy.apply for remedy in REMEDIES}
 
 
-def asking(workload: Workload) -> Request:
+def request_of(workload: Workload) -> Request:
     return Request(workload=workload, budget=Budget(pcost=1.0))
 
 
-def test_every_joint_group_is_named_and_no_other() -> None:
+def test_costly_groups_are_the_joint_groups() -> None:
     plain = Workload.all_ways(FEWER, (1, 2)).groups
-    asked = Workload(FEWER).add(("a", "b"), "affine").add(("a", "c"), "affine")
-    asked = Workload(FEWER, (*asked.groups, *plain)).add(("a", "b"), "abs")
+    workload = Workload(FEWER).add(("a", "b"), "affine").add(("a", "c"), "affine")
+    workload = Workload(FEWER, (*workload.groups, *plain)).add(("a", "b"), "abs")
     within = {"seconds": 60.0, "memory": 1.5e8}
-    assert set(costly_groups(asking(asked), **within)) == {0, len(asked.groups) - 1}
-    assert costly_groups(asking(Workload(FEWER, plain)), **within) == ()
+    assert set(costly_groups(request_of(workload), **within)) == {0, len(workload.groups) - 1}
+    assert costly_groups(request_of(Workload(FEWER, plain)), **within) == ()
 
 
-def test_products_that_do_not_fit_together_are_planned_in_turns_and_forecast_so() -> None:
-    asked = PLAIN.add(("a", "b"), "marginal")
-    expected = forecast(asked, memory_limit=4e9)
+def test_large_product_forecast_uses_alternating_search() -> None:
+    workload = PLAIN.add(("a", "b"), "marginal")
+    expected = forecast(workload, memory_limit=4e9)
     assert expected.seconds < 60.0
     assert expected.memory < 4e9
-    assert "alternating" in plan(asked, Budget(pcost=1.0), memory_limit=4e9, cache=False).certificate.statement
+    assert "alternating" in plan(workload, Budget(pcost=1.0), memory_limit=4e9, cache=False).certificate.statement
     joint = forecast(PLAIN.add(("a", "b"), "affine"), memory_limit=4e9)
     assert joint.seconds < 60.0
     assert joint.memory < 1e9
 
 
-def test_what_is_added_costs_what_the_whole_would() -> None:
+def test_forecast_added_matches_full_forecast() -> None:
     (group,) = Workload(SCHEMA).add(("a", "b"), "affine").groups
-    whole = forecast(Workload(SCHEMA, (*PLAIN.groups, group)))
-    assert forecast_added(asking(PLAIN), [group]).seconds == pytest.approx(whole.seconds, rel=1e-3)
-    assert forecast_added(asking(PLAIN), Workload(SCHEMA).add("c", "marginal").groups).seconds < 1.0
+    expected = forecast(Workload(SCHEMA, (*PLAIN.groups, group)))
+    assert forecast_added(request_of(PLAIN), [group]).seconds == pytest.approx(expected.seconds, rel=1e-3)
+    assert forecast_added(request_of(PLAIN), Workload(SCHEMA).add("c", "marginal").groups).seconds < 1.0
 
 
 @pytest.mark.parametrize("covered", [True, False])
-def test_an_approximated_group_is_answered_by_the_tables_of_others(covered: bool) -> None:
+def test_approximated_group_is_answered_by_other_tables(covered: bool) -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
-    asked = Workload(schema).add(("a", "b"), "affine").add("a", "prefix")
-    asked = asked.add(("b", "a"), "range") if covered else asked
-    changed = REMEDY["approximate"](asking(asked), 0)
-    assert len(changed.request.workload.groups) == len(asked.groups) + (not covered)
-    made = plan(changed.request.workload, Budget(pcost=1.0))
-    assert np.isfinite(made.variances(0)).all()
-    assert (made.variances(0) > 0.0).all()
+    workload = Workload(schema).add(("a", "b"), "affine").add("a", "prefix")
+    workload = workload.add(("b", "a"), "range") if covered else workload
+    changed = REMEDY["approximate"](request_of(workload), 0)
+    assert len(changed.request.workload.groups) == len(workload.groups) + (not covered)
+    result = plan(changed.request.workload, Budget(pcost=1.0))
+    assert np.isfinite(result.variances(0)).all()
+    assert (result.variances(0) > 0.0).all()
 
 
-def test_a_table_takes_the_place_of_a_group() -> None:
-    asked = PLAIN.add(("a", "b"), "affine", weight=2.0)
-    changed = REMEDY["marginal"](asking(asked), len(PLAIN.groups))
-    made = changed.request.workload.groups[-1]
-    assert (made.attributes, made.family_text, made.weight) == (("a", "b"), "marginal", 2.0)
+def test_marginal_remedy_replaces_group() -> None:
+    workload = PLAIN.add(("a", "b"), "affine", weight=2.0)
+    changed = REMEDY["marginal"](request_of(workload), len(PLAIN.groups))
+    group = changed.request.workload.groups[-1]
+    assert (group.attributes, group.family_text, group.weight) == (("a", "b"), "marginal", 2.0)
     assert changed.request.workload.groups[:-1] == PLAIN.groups
 
 
-def test_remedies_that_do_not_apply_say_why() -> None:
-    alone = Workload(SCHEMA).add(("a", "b"), "marginal", weight=0.0)
+def test_inapplicable_remedies_are_refused() -> None:
+    single = Workload(SCHEMA).add(("a", "b"), "marginal", weight=0.0)
     for name, words in {"remove": "only group", "approximate": "already", "marginal": "already"}.items():
         with pytest.raises(NotApplicable, match=words):
-            REMEDY[name](asking(alone), 0)
+            REMEDY[name](request_of(single), 0)
 
 
-def test_a_group_of_conditions_does_not_cover_a_table() -> None:
+def test_approximate_remedy_ignores_custom_group() -> None:
     schema = Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)])
-    asked = Workload(schema).add(("a", "b"), "affine").add(("a", "b"), Custom(predicates=["a < 2"]))
-    assert len(REMEDY["approximate"](asking(asked), 0).request.workload.groups) == 3
+    workload = Workload(schema).add(("a", "b"), "affine").add(("a", "b"), Custom(predicates=["a < 2"]))
+    assert len(REMEDY["approximate"](request_of(workload), 0).request.workload.groups) == 3

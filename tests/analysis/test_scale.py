@@ -21,7 +21,7 @@ from engine.workload import Attribute, Custom, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 4), Attribute.categorical("c", ["x", "y"])])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add(("a", "b"), "affine").add("a", Custom(matrix=[[1, -1, 0, 0, 0, 0]]))
-MADE = plan(WORKLOAD, Budget(pcost=0.3))
+PLAN = plan(WORKLOAD, Budget(pcost=0.3))
 SCALE = NoiseScale(records=100.0)
 
 
@@ -33,78 +33,78 @@ def by_hand(number: int) -> np.ndarray:
         rows = np.kron(rows, part.family.rows(part.sizes))
     counts = SCALE.records * np.abs(rows.sum(axis=1)) / rows.shape[1]
     with np.errstate(divide="ignore"):
-        return np.sqrt(MADE.variances(number)) / counts
+        return np.sqrt(PLAN.variances(number)) / counts
 
 
-def test_shares_are_those_of_every_query_written_out() -> None:
-    table = quality_by_group(MADE, SCALE)
+def test_quality_by_group_matches_enumeration() -> None:
+    table = quality_by_group(PLAN, SCALE)
     assert sorted(table["group"]) == list(range(len(WORKLOAD.groups)))
     assert table["publishable"].is_monotonic_increasing
     for row in table.to_dict("records"):
-        found = by_hand(row["group"])
-        assert row["publishable"] == pytest.approx(np.mean(found <= 0.15))
-        assert row["noise"] == pytest.approx(np.mean(found > 0.30))
+        variations = by_hand(row["group"])
+        assert row["publishable"] == pytest.approx(np.mean(variations <= 0.15))
+        assert row["noise"] == pytest.approx(np.mean(variations > 0.30))
         assert row["publishable"] + row["doubtful"] + row["noise"] == pytest.approx(1.0)
         assert row["publishable from"] == pytest.approx(row["RMSE"] / 0.15)
 
 
-def test_every_group_has_a_share_under_every_mechanism() -> None:
-    asked = Workload.all_ways(SCHEMA, (1, 2), "marginal").add("a", "prefix")
+def test_publishable_by_group_lists_every_mechanism() -> None:
+    workload = Workload.all_ways(SCHEMA, (1, 2), "marginal").add("a", "prefix")
     choices = ["querysmasher", "identity"]
-    table = publishable_by_group(comparison(asked, Budget(pcost=0.3), choices), asked, SCALE)
+    table = publishable_by_group(comparison(workload, Budget(pcost=0.3), choices), workload, SCALE)
     assert list(table) == ["attributes", *map(title_of, choices)]
     assert table[title_of(choices[0])].is_monotonic_increasing
     table = table.sort_values("attributes", ignore_index=True)
     assert table["attributes"].tolist()[:2] == ["0: a", "1: b"]
     for label in choices:
-        errors = plan(asked, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
-        counts = [100 / math.prod(group.sizes) for group in asked.groups[:-1]]
+        errors = plan(workload, Budget(pcost=0.3), mechanism=label).by_group()["rmse"]
+        counts = [100 / math.prod(group.sizes) for group in workload.groups[:-1]]
         shares = [float(error / count <= 0.15) for error, count in zip(errors, counts, strict=False)]
         last = np.mean(errors.iloc[-1] / (100 * np.arange(1, 7) / 6) <= 0.15)
         assert table[title_of(label)].tolist() == [*shares, pytest.approx(last)]
     assert 0.0 < table.to_numpy()[:, 1:].mean() < 1.0
 
 
-def test_a_sample_tells_about_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_quality_shares_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     spread = importlib.import_module("engine.analysis.error_distribution")
-    exact = scale.quality_shares(MADE, SCALE)
+    exact = scale.quality_shares(PLAN, SCALE)
     monkeypatch.setattr(spread, "EXACT_QUERIES", 1)
     monkeypatch.setattr(spread, "LEAST", 8)
     monkeypatch.setattr(spread, "SAMPLE", 60)
     scale._variations.cache_clear()
-    sampled = scale.quality_shares(MADE, SCALE)
+    sampled = scale.quality_shares(PLAN, SCALE)
     scale._variations.cache_clear()
     assert sampled == pytest.approx(exact, abs=0.15)
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])
-def test_the_budget_brings_the_share_and_a_smaller_one_does_not(share: float) -> None:
-    budget = budget_for_quality(MADE, SCALE, share)
-    # strategies searched anew, or from what other searches left, differ in their last digits
+def test_budget_for_quality_is_minimal(share: float) -> None:
+    budget = budget_for_quality(PLAN, SCALE, share)
+    # new and warm-started strategy searches differ in the last digits
     for factor, reached in ((1.001, True), (0.999, False)):
-        found = scale.quality_shares(plan(WORKLOAD, Budget(pcost=factor * budget.pcost)), SCALE)[0]
-        assert (found >= share - 1e-9) == reached
+        publishable = scale.quality_shares(plan(WORKLOAD, Budget(pcost=factor * budget.pcost)), SCALE)[0]
+        assert (publishable >= share - 1e-9) == reached
 
 
-def test_a_difference_is_never_publishable() -> None:
+def test_budget_for_quality_of_difference_is_refused() -> None:
     with pytest.raises(PlanError, match="count no cell"):
-        budget_for_quality(MADE, SCALE, 1.0)
+        budget_for_quality(PLAN, SCALE, 1.0)
 
 
-def test_answers_are_judged_by_their_own_size_and_hidden() -> None:
+def test_with_quality_classifies_and_hides_answers() -> None:
     answers = pd.DataFrame({"answer": [100.0, 100.0, 100.0, -5.0, 0.0], "std": [15.0, 30.0, 31.0, 1.0, 0.0]})
     answers = answers.assign(low=answers["answer"] - 1, high=answers["answer"] + 1)
-    found = with_quality(answers, SCALE)
-    assert found["quality"].tolist() == ["publishable", "doubtful", "noise", "noise", "publishable"]
+    rated = with_quality(answers, SCALE)
+    assert rated["quality"].tolist() == ["publishable", "doubtful", "noise", "noise", "publishable"]
     hidden = with_quality(answers, SCALE, hide=True)
     assert hidden["answer"].isna().tolist() == [False, False, True, True, False]
     assert hidden[["low", "high"]].isna().all(axis=1).tolist() == [False, False, True, True, False]
-    assert not found["answer"].isna().any()
+    assert not rated["answer"].isna().any()
 
 
-def test_the_picture_has_the_numbers_and_the_sentence() -> None:
-    picture = figures.quality_picture(MADE, SCALE)
-    assert picture.alt == quality_text(MADE, SCALE)
+def test_quality_picture_matches_quality_text() -> None:
+    picture = figures.quality_picture(PLAN, SCALE)
+    assert picture.alt == quality_text(PLAN, SCALE)
     assert [bar.name for bar in picture.figure.data] == ["publishable", "doubtful", "noise"]
     np.testing.assert_allclose(sum(np.array(bar.x) for bar in picture.figure.data), 1.0)
 
@@ -112,6 +112,6 @@ def test_the_picture_has_the_numbers_and_the_sentence() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"records": 0}, {"records": 10, "publishable": 0.4}, {"records": 10, "doubtful": -1}]
 )
-def test_scales_that_are_none(wrong: dict[str, float]) -> None:
+def test_noise_scale_with_invalid_values_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(PlanError):
         NoiseScale(**wrong)

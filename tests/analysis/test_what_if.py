@@ -35,7 +35,7 @@ REQUEST = Request(workload=WORKLOAD, budget=Budget(pcost=0.5))
 BY_NAME = {change.name: change for change in CHANGES}
 
 
-def test_coarser_cells_equal_the_coarser_schema_by_hand() -> None:
+def test_merge_bins_equals_manual_coarser_schema() -> None:
     schema = Schema([Attribute.numeric("age", [0, 20, 40, 60, 90], clip=True, missing=5.0), *SCHEMA.attributes[1:]])
     by_hand = (
         Workload.all_ways(schema, ways=(1, 2))
@@ -44,10 +44,10 @@ def test_coarser_cells_equal_the_coarser_schema_by_hand() -> None:
         .add(("age", "sex"), {"age": "circular", "sex": "total"})
         .add(("age", "sex"), Custom(predicates=["age >= 20 and sex == 'F'", "age < 60"]))
     )
-    found = what_if.merge_bins(REQUEST, 6, "age")
-    assert found.request.workload == by_hand
-    assert found.group == 6
-    one, two = plan(found.request.workload, Budget(pcost=0.5)), plan(by_hand, Budget(pcost=0.5))
+    change = what_if.merge_bins(REQUEST, 6, "age")
+    assert change.request.workload == by_hand
+    assert change.group == 6
+    one, two = plan(change.request.workload, Budget(pcost=0.5)), plan(by_hand, Budget(pcost=0.5))
     assert one.hash == two.hash
     for i in range(len(by_hand.groups)):
         np.testing.assert_array_equal(one.variances(i), two.variances(i))
@@ -72,20 +72,20 @@ def test_coarser_counts_are_sums_of_fine_counts() -> None:
         np.testing.assert_array_equal(count_marginals(records, coarse, [(name, "sex")])[name, "sex"], expected)
 
 
-def test_coarser_records_are_of_the_same_persons() -> None:
+def test_coarser_keeps_person_declaration() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
     coarse = what_if.coarser(Workload(declared).add("code"), "code").schema
     assert (coarse.person, coarse.rows_per_person) == ("pid", 3)
 
 
-def test_windows_keep_their_width() -> None:
-    found = what_if.coarser(WORKLOAD, "code")
-    assert found.groups[7].family == Width(2) or found.groups[7].family == {"code": Width(2)}
-    assert found.groups[7].parts[0].family.rows((3,)).tolist() == [[1, 1, 0], [0, 1, 1]]
+def test_coarser_halves_window_cells() -> None:
+    coarse = what_if.coarser(WORKLOAD, "code")
+    assert coarse.groups[7].family == Width(2) or coarse.groups[7].family == {"code": Width(2)}
+    assert coarse.groups[7].parts[0].family.rows((3,)).tolist() == [[1, 1, 0], [0, 1, 1]]
 
 
 @pytest.mark.parametrize(
-    ("asked", "attribute", "words"),
+    ("workload", "attribute", "words"),
     [
         (WORKLOAD, "sex", "no order"),
         (WORKLOAD.add("code", Width(3)), "code", "windows of 3 cells"),
@@ -97,10 +97,10 @@ def test_windows_keep_their_width() -> None:
         (Workload(Schema([Attribute.of_size("x", 3)])).add("x", "prefix"), "x", "too few"),
     ],
 )
-def test_cells_that_cannot_be_coarser_say_why(asked: Workload, attribute: str, words: str) -> None:
+def test_coarser_with_unmergeable_cells_is_refused(workload: Workload, attribute: str, words: str) -> None:
     with pytest.raises(NotApplicable, match=words):
-        what_if.coarser(asked, attribute)
-    assert bool(what_if.merge_obstacle(asked.schema[attribute])) == (words in ("no order", "too few"))
+        what_if.coarser(workload, attribute)
+    assert bool(what_if.merge_obstacle(workload.schema[attribute])) == (words in ("no order", "too few"))
 
 
 @pytest.mark.parametrize(
@@ -113,15 +113,15 @@ def test_merged_dates_are_refused_with_longer_unit(unit: str, word: str) -> None
         what_if.coarser_attribute(attribute)
 
 
-def test_an_attribute_that_is_not_there() -> None:
+def test_coarser_with_unknown_attribute_is_refused() -> None:
     with pytest.raises(SchemaError, match="no attribute"):
         what_if.coarser(WORKLOAD, "height")
 
 
-def test_a_larger_weight() -> None:
-    found = what_if.raise_weight(REQUEST, 6)
-    assert [g.weight for g in found.request.workload.groups] == [1, 1, 1, 1, 1, 1, 8, 1, 1, 1]
-    before, after = (plan(w, Budget(pcost=0.5)) for w in (WORKLOAD, found.request.workload))
+def test_raise_weight_reduces_error_of_group() -> None:
+    change = what_if.raise_weight(REQUEST, 6)
+    assert [g.weight for g in change.request.workload.groups] == [1, 1, 1, 1, 1, 1, 8, 1, 1, 1]
+    before, after = (plan(w, Budget(pcost=0.5)) for w in (WORKLOAD, change.request.workload))
     assert after.by_group()["rmse"][6] < before.by_group()["rmse"][6]
     alone = Workload(SCHEMA).add("age", "prefix").add("sex", "marginal", weight=0.0)
     for group, words in ((0, "No other group"), (1, "weight 0")):
@@ -132,60 +132,68 @@ def test_a_larger_weight() -> None:
         what_if.raise_weight(Request(workload=heavy, budget=Budget(pcost=1.0)), 0)
 
 
-def test_the_largest_sets_are_dropped_and_groups_renumbered() -> None:
+def test_drop_largest_renumbers_groups() -> None:
     assert BY_NAME["drop"].label(REQUEST) == "Drop the 2-way sets"
-    found = what_if.drop_largest(REQUEST, 6)
-    assert found.request.workload == Workload.all_ways(SCHEMA, ways=(1,)).add(("age",), "range", weight=2.0).add(
+    change = what_if.drop_largest(REQUEST, 6)
+    assert change.request.workload == Workload.all_ways(SCHEMA, ways=(1,)).add(("age",), "range", weight=2.0).add(
         ("code",), Width(4)
     )
-    assert found.group == 3
+    assert change.group == 3
     assert what_if.drop_largest(REQUEST, 4).group is None
     with pytest.raises(NotApplicable, match="ask nothing"):
-        what_if.drop_largest(found.request, 0)
+        what_if.drop_largest(change.request, 0)
 
 
 @pytest.mark.parametrize(("budget", "pcost"), [(Budget(pcost=0.5), 1.0), (Budget.pure(0.5), 1.0)])
-def test_twice_the_budget(budget: Budget, pcost: float) -> None:
-    found = what_if.twice_budget(Request(workload=WORKLOAD, budget=budget), 0).request
-    assert found.budget.pcost == pcost
-    assert found.budget.law == budget.law
+def test_twice_budget_doubles_privacy_parameter(budget: Budget, pcost: float) -> None:
+    request = what_if.twice_budget(Request(workload=WORKLOAD, budget=budget), 0).request
+    assert request.budget.pcost == pcost
+    assert request.budget.law == budget.law
 
 
-def test_tuned_centers() -> None:
-    found = what_if.tune_centers(REQUEST, 0).request
-    assert found.options == {"centers": "tuned"}
+def test_tune_centers_sets_option_once() -> None:
+    request = what_if.tune_centers(REQUEST, 0).request
+    assert request.options == {"centers": "tuned"}
     with pytest.raises(NotApplicable, match="already"):
-        what_if.tune_centers(found, 0)
+        what_if.tune_centers(request, 0)
     with pytest.raises(NotApplicable, match="no centers"):
         what_if.tune_centers(Request(workload=WORKLOAD, budget=Budget(pcost=1.0), mechanism="wff"), 0)
 
 
-def test_the_effect_is_the_plans_own_numbers() -> None:
-    asked = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
-    request = Request(workload=asked, budget=Budget(pcost=1.0))
-    before = plan(asked, request.budget)
+def test_error_table_matches_plan_errors() -> None:
+    workload = Workload.all_ways(SCHEMA, ways=(1, 2, 3))
+    request = Request(workload=workload, budget=Budget(pcost=1.0))
+    before = plan(workload, request.budget)
     for change in CHANGES:
         changed = change.apply(request, 2, "age")
-        made = changed.request
-        after = plan(made.workload, made.budget, made.mechanism, **made.options)
+        changed_request = changed.request
+        after = plan(
+            changed_request.workload, changed_request.budget, changed_request.mechanism, **changed_request.options
+        )
         table = what_if.error_table(before, after, 2, changed.group).set_index("errors in counts")
         for side, shown in (("before", before), ("after", after)):
             stds = [np.sqrt(shown.variances(i)) for i in range(len(shown.workload.groups))]
             everything = np.concatenate(stds)
-            own = stds[2 if side == "before" else changed.group]
-            expected = [np.sqrt((everything**2).mean()), np.sqrt((own**2).mean()), own.max(), everything.max()]
+            group_stds = stds[2 if side == "before" else changed.group]
+            expected = [
+                np.sqrt((everything**2).mean()),
+                np.sqrt((group_stds**2).mean()),
+                group_stds.max(),
+                everything.max(),
+            ]
             assert table[side].tolist() == pytest.approx(expected, rel=1e-9)
         ratio = table["after"].iloc[0] / table["before"].iloc[0] - 1
         assert table["change"].iloc[0] == f"{ratio:+.1%}"
     assert what_if.error_table(before, before, 2, 2)["change"].tolist() == ["none"] * 4
-    assert what_if.query_count_text(before, before) == f"Both answer {asked.queries:,} queries."
+    assert what_if.query_count_text(before, before) == f"Both answer {workload.queries:,} queries."
     dropped = what_if.drop_largest(request, 6)
     after = plan(dropped.request.workload, request.budget)
     table = what_if.error_table(before, after, 6, dropped.group)
     assert math.isnan(table["after"][1])
     assert table["change"][1] == "no longer asked"
     assert (
-        what_if.query_count_text(before, after) == f"{after.workload.queries:,} queries instead of {asked.queries:,}."
+        what_if.query_count_text(before, after)
+        == f"{after.workload.queries:,} queries instead of {workload.queries:,}."
     )
 
 

@@ -34,23 +34,23 @@ WORKLOAD = (
 SHARES = (1e-9, 0.01, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0)
 
 
-def stds(made: Plan, targets: list[float] | None = None) -> np.ndarray:
+def stds(plan: Plan, targets: list[float] | None = None) -> np.ndarray:
     """Standard errors of all queries, divided by one number per group."""
-    targets = targets or [1.0] * len(made.workload.groups)
-    return np.sort(np.concatenate([np.sqrt(made.variances(i)) / t for i, t in enumerate(targets)]))
+    targets = targets or [1.0] * len(plan.workload.groups)
+    return np.sort(np.concatenate([np.sqrt(plan.variances(i)) / t for i, t in enumerate(targets)]))
 
 
-def check_counts(made: Plan) -> None:
+def check_counts(plan: Plan) -> None:
     """Compare shares and tolerances with an enumeration of all queries."""
-    errors, found = stds(made), [tolerance_for(made, share) for share in SHARES]
-    assert found == pytest.approx(
+    errors, tolerances = stds(plan), [tolerance_for(plan, share) for share in SHARES]
+    assert tolerances == pytest.approx(
         [errors[math.ceil(share * len(errors) * (1 - 1e-12)) - 1] for share in SHARES], rel=1e-12
     )
-    for share, tolerance in zip(SHARES, found, strict=True):
+    for share, tolerance in zip(SHARES, tolerances, strict=True):
         if math.isfinite(tolerance):
-            assert share_within(made, tolerance) == (errors <= tolerance * (1 + 1e-12)).mean() >= share
+            assert share_within(plan, tolerance) == (errors <= tolerance * (1 + 1e-12)).mean() >= share
         assert (errors < tolerance * (1 - 1e-12)).mean() < share
-    assert share_within(made, errors[0] / 2) == 0.0
-    assert share_within(made, 1e49) == np.isfinite(errors).mean()
-    several = [1.0 + i for i in range(len(made.workload.groups))]
-    assert share_within(made, several) == (stds(made, several) <= 1 + 1e-12).mean()
+    assert share_within(plan, errors[0] / 2) == 0.0
+    assert share_within(plan, 1e49) == np.isfinite(errors).mean()
+    several = [1.0 + i for i in range(len(plan.workload.groups))]
+    assert share_within(plan, several) == (stds(plan, several) <= 1 + 1e-12).mean()
