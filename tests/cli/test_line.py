@@ -1,4 +1,4 @@
-"""The command line: comparisons, pure epsilon, and the package of a release."""
+"""Command line: comparisons, releases, rehearsals and two-stage releases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = str(demo_data.schemas()["cps"])
 
 
-def test_compare_ranks_and_gives_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_prints_ranking_and_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = tmp_path / "schema.json"
     small.write_text('{"age": 5, "hours": 4}')
     assert main(["compare", "--schema", str(small), "--ways", "1", "2", "--pcost", "1"]) == 0
@@ -38,27 +38,28 @@ def test_compare_ranks_and_gives_reasons(tmp_path: Path, capsys: pytest.CaptureF
     ranked = said[: said.index("laplace:")]
     assert ranked.index("querysmasher") < ranked.index("identity")
     assert "pure epsilon" in said
-    assert "No matrix mechanism, whatever it measures, can go below the bound" in said
-    assert "Methods that allow bias" in said
+    assert "bound" in said
+    assert "bias" in said
 
 
-def test_a_pure_plan_is_released_as_a_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pure_epsilon_plan_is_released_as_package(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, data, ledger, out = (str(tmp_path / name) for name in ("plan.json", "cps.csv", "office.ledger", "out.zip"))
     schema = Schema.from_json(Path(SCHEMA).read_bytes())
     synthetic(schema, 200, seed=1).to_csv(data, index=False)
-    asked = ["--schema", SCHEMA, "--ways", "1", "--pure-epsilon", "0.5"]
-    assert main(["plan", *asked, "--mechanism", "querysmasher", "--out", plan]) == 1
+    args = ["--schema", SCHEMA, "--ways", "1", "--pure-epsilon", "0.5"]
+    assert main(["plan", *args, "--mechanism", "querysmasher", "--out", plan]) == 1
     assert "pure epsilon" in capsys.readouterr().err
-    assert main(["plan", *asked, "--mechanism", "laplace", "--out", plan]) == 0
+    assert main(["plan", *args, "--mechanism", "laplace", "--out", plan]) == 0
     said = capsys.readouterr().out
     assert "Pure epsilon 0.5" in said
-    assert "above what any matrix mechanism can reach, whatever it measures" in said
+    assert "any matrix mechanism" in said
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert main(["budget", "add", "--ledger", ledger, "--dataset", "cps", "--pcost", "0.3"]) == 0
     release = ["release", "--plan", plan, "--data", data, "--dataset", "cps", "--ledger", ledger, "--out", out]
     assert main(release) == 0
-    assert main(release) == 1, "nothing is overwritten without being told"
-    assert main([*release, "--overwrite"]) == 0  # the same key: nothing is spent again
+    assert main(release) == 1, "files are not overwritten by default"
+    # the same key spends no further budget
+    assert main([*release, "--overwrite"]) == 0
     with zipfile.ZipFile(out) as archive:
         seal = json.loads(archive.read("certificate.json"))
     assert seal["pure_epsilon"] == 0.5
@@ -67,7 +68,7 @@ def test_a_pure_plan_is_released_as_a_package(tmp_path: Path, capsys: pytest.Cap
     assert main(["verify", "--ledger", ledger]) == 0
 
 
-def test_a_plan_aims_at_published_tables_with_public_records(
+def test_plan_aim_published_requires_reference_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rehearsed, "REHEARSALS", (1, 1))
@@ -75,7 +76,7 @@ def test_a_plan_aims_at_published_tables_with_public_records(
     schema = Schema([Attribute.of_size("a", 12, "categorical"), Attribute.of_size("b", 2, "categorical")])
     (tmp_path / "schema.json").write_text(schema.to_json())
     synthetic(schema, 200, seed=1).to_csv(tmp_path / "public.csv", index=False)
-    asked = [
+    command = [
         "plan",
         "--schema",
         str(tmp_path / "schema.json"),
@@ -87,67 +88,67 @@ def test_a_plan_aims_at_published_tables_with_public_records(
         "--aim",
         "published",
     ]
-    assert main([*asked, "--out", str(tmp_path / "no.json")]) == 1
+    assert main([*command, "--out", str(tmp_path / "no.json")]) == 1
     assert "needs a reference" in capsys.readouterr().err
-    asked += ["--reference", str(tmp_path / "public.csv")]
-    assert main([*asked, "--out", str(tmp_path / "public.csv")]) == 1, "the reference stays"
-    assert main([*asked, "--out", str(tmp_path / "plan.json")]) == 0
-    made = load_plan((tmp_path / "plan.json").read_bytes())
+    command += ["--reference", str(tmp_path / "public.csv")]
+    assert main([*command, "--out", str(tmp_path / "public.csv")]) == 1, "the reference is not overwritten"
+    assert main([*command, "--out", str(tmp_path / "plan.json")]) == 0
+    weighted_plan = load_plan((tmp_path / "plan.json").read_bytes())
     weighed = weighed_for_publishing(Workload.all_ways(schema, (1, 2)), Budget.zcdp(0.1), tmp_path / "public.csv")
-    assert made.workload.to_json() == weighed.to_json()
+    assert weighted_plan.workload.to_json() == weighed.to_json()
 
 
-def office(tmp_path: Path, *total: str) -> dict[str, str]:
-    """A plan, records and a ledger; the names of their files."""
+def create_files(tmp_path: Path, *total: str) -> dict[str, str]:
+    """Create plans, records and a ledger; return the names of their files."""
     schema = tmp_path / "schema.json"
     schema.write_text('{"age": 5, "hours": 4}')
     files = {name: str(tmp_path / name) for name in ("plan", "laplace", "records.csv", "ledger", "schema.json")}
     synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).to_csv(files["records.csv"], index=False)
-    asked = ["plan", "--schema", str(schema), "--ways", "1"]
-    assert main([*asked, "--pcost", "0.04", "--options", "centers=uniform", "--out", files["plan"]]) == 0
-    assert main([*asked, "--pure-epsilon", "0.2", "--mechanism", "laplace", "--out", files["laplace"]]) == 0
+    command = ["plan", "--schema", str(schema), "--ways", "1"]
+    assert main([*command, "--pcost", "0.04", "--options", "centers=uniform", "--out", files["plan"]]) == 0
+    assert main([*command, "--pure-epsilon", "0.2", "--mechanism", "laplace", "--out", files["laplace"]]) == 0
     assert main(["budget", "create", "--ledger", files["ledger"]]) == 0
     assert main(["budget", "add", "--ledger", files["ledger"], "--dataset", "people", *total]) == 0
     return files
 
 
-def released(files: dict[str, str], plan: str, out: str, *more: str) -> int:
-    given = ["release", "--plan", files[plan], "--data", files["records.csv"], "--dataset", "people"]
-    return main([*given, "--ledger", files["ledger"], "--out", out, *more])
+def run_release(files: dict[str, str], plan: str, out: str, *more: str) -> int:
+    command = ["release", "--plan", files[plan], "--data", files["records.csv"], "--dataset", "people"]
+    return main([*command, "--ledger", files["ledger"], "--out", out, *more])
 
 
-def test_a_release_is_refused_before_anything_is_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = office(tmp_path, "--pcost", "1")
+def test_release_with_invalid_options_spends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
     capsys.readouterr()
     for out, words in (
-        (tmp_path / "missing" / "a.csv", "There is no folder"),
-        (tmp_path / "a.xlsx", "ends in none of .parquet, .csv, .zip"),
-        (tmp_path, "ends in none of"),
-        (Path(files["ledger"] + ".results") / "a.csv", "There is no folder"),
+        (tmp_path / "missing" / "a.csv", "no folder"),
+        (tmp_path / "a.xlsx", ".zip"),
+        (tmp_path, ".parquet"),
+        (Path(files["ledger"] + ".results") / "a.csv", "no folder"),
     ):
-        assert released(files, "plan", str(out)) == 1
+        assert run_release(files, "plan", str(out)) == 1
         said = capsys.readouterr().err
         assert words in said
         assert said.count("\n") == 1
     for confidence in ("95", "0"):
-        assert released(files, "plan", str(tmp_path / "a.csv"), "--confidence", confidence) == 1
-        assert "above 0 and below 1" in capsys.readouterr().err
+        assert run_release(files, "plan", str(tmp_path / "a.csv"), "--confidence", confidence) == 1
+        assert "confidence" in capsys.readouterr().err
     where = ["--dataset", "people", "--ledger", files["ledger"], "--data", files["records.csv"]]
     for step in (["look", "--plans", files["plan"], files["laplace"], *where], ["finish", "--look", "key", *where[2:]]):
         assert main([*step, "--out", str(tmp_path / "a.xlsx")]) == 1
-        assert "ends in none of .parquet, .csv. Give one of them." in capsys.readouterr().err
+        assert ".parquet" in capsys.readouterr().err
     assert Ledger(files["ledger"]).status("people").spent == 0
-    assert released(files, "plan", str(tmp_path / "a.xlsx"), "--format", "csv") == 0
+    assert run_release(files, "plan", str(tmp_path / "a.xlsx"), "--format", "csv") == 0
 
 
-def test_records_are_taken_from_a_table_that_settings_name(
+def test_release_from_configured_source_matches_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = office(tmp_path, "--pcost", "1")
-    with duckdb.connect(str(tmp_path / "held.duckdb")) as database:
+    files = create_files(tmp_path, "--pcost", "1")
+    with duckdb.connect(str(tmp_path / "source.duckdb")) as database:
         database.execute(f"create table people as from read_csv('{files['records.csv']}')")
     (tmp_path / "sources.toml").write_text(
-        f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n'
+        f'[census]\naddress = "duckdb://{tmp_path / "source.duckdb"}"\ntable = "people"\n'
     )
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(tmp_path / "sources.toml"))
     where = ["release", "--plan", files["plan"], "--dataset", "people", "--ledger", files["ledger"]]
@@ -156,15 +157,16 @@ def test_records_are_taken_from_a_table_that_settings_name(
     assert "close names: 'census'" in capsys.readouterr().err
     assert Ledger(files["ledger"]).status("people").spent == 0
     assert main([*where, "--source", "census", "--out", out]) == 0
-    assert released(files, "plan", str(tmp_path / "b.csv")) == 0  # the same records, and so the same release
+    # the same records give the same release
+    assert run_release(files, "plan", str(tmp_path / "b.csv")) == 0
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
 
-def test_a_repeated_release_says_that_nothing_new_was_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = office(tmp_path, "--pcost", "1")
-    assert released(files, "plan", str(tmp_path / "a.csv")) == 0
+def test_repeated_release_reports_no_new_spend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
+    assert run_release(files, "plan", str(tmp_path / "a.csv")) == 0
     assert "; spent pcost" in capsys.readouterr().out
-    assert released(files, "plan", str(tmp_path / "b.csv")) == 0
+    assert run_release(files, "plan", str(tmp_path / "b.csv")) == 0
     assert "nothing new was spent" in capsys.readouterr().out
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
 
@@ -172,24 +174,24 @@ def test_a_repeated_release_says_that_nothing_new_was_spent(tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("number", "advice"), [(errno.ENOSPC, "is not paid for twice"), (errno.EACCES, "who may use it")]
 )
-def test_a_disk_without_room_for_the_answers_is_no_release_lost(
+def test_release_with_failed_write_can_be_repeated(
     number: int, advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files, out = office(tmp_path, "--pcost", "1"), str(tmp_path / "a.csv")
+    files, out = create_files(tmp_path, "--pcost", "1"), str(tmp_path / "a.csv")
 
     def fails(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patched:
         patched.setattr("engine.cli.release.write_answers", fails)
-        assert released(files, "plan", out) == 1
+        assert run_release(files, "plan", out) == 1
     assert capsys.readouterr().err.endswith(f"{advice}.\n")
-    assert released(files, "plan", out) == 0
+    assert run_release(files, "plan", out) == 0
     assert "nothing new was spent" in capsys.readouterr().out
 
 
-def test_a_reader_may_stop_early(tmp_path: Path) -> None:
-    files = office(tmp_path, "--pcost", "1")
+def test_show_with_closed_output_exits_quietly(tmp_path: Path) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
     command = [sys.executable, "-m", "engine", "show", "--plan", files["plan"]]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as show:
         assert show.stdout is not None
@@ -200,7 +202,7 @@ def test_a_reader_may_stop_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("encoding", "name"), [("ascii", "Gr\\xf6\\xdfe"), ("latin-1", "Größe"), ("utf-8", "Größe")])
-def test_a_terminal_may_have_few_signs(
+def test_output_in_limited_encoding_is_escaped(
     encoding: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema, plan = tmp_path / "schema.json", str(tmp_path / "plan.json")
@@ -208,37 +210,37 @@ def test_a_terminal_may_have_few_signs(
         Schema([Attribute.categorical("Größe", ["≤ 3 €", "→ 4"]), Attribute.of_size("age", 4)]).to_json(),
         encoding="utf-8",
     )
-    asked = ["--schema", str(schema), "--ways", "1", "2", "--pcost", "1", "--out", plan]
+    args = ["--schema", str(schema), "--ways", "1", "2", "--pcost", "1", "--out", plan]
 
     def said(*command: str) -> str:
         terminal = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
         monkeypatch.setattr(sys, "stdout", terminal)
-        with contextlib.suppress(SystemExit):  # after what --help says
+        # --help exits
+        with contextlib.suppress(SystemExit):
             assert main(list(command)) == 0
         terminal.flush()
         return terminal.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
 
-    assert ("at most" in said("plan", *asked), "usage" in said("plan", "--help")) == (True, True)
+    assert ("at most" in said("plan", *args), "usage" in said("plan", "--help")) == (True, True)
     shown = said("show", "--plan", plan)
     assert name in shown
     assert f"{name} {'×' if encoding != 'ascii' else 'x'} age" in shown
-    told = json.loads(said("show", "--plan", plan, "--json"))
-    assert ["Größe", "age"] in [group["attributes"] for group in told["groups"]]
-    if encoding == "ascii":  # as a program of its own, where Python sets the terminal up
+    reply = json.loads(said("show", "--plan", plan, "--json"))
+    assert ["Größe", "age"] in [group["attributes"] for group in reply["groups"]]
+    # in a separate process Python configures the terminal
+    if encoding == "ascii":
         environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
         run = [sys.executable, "-m", "engine", "show", "--plan", plan]
-        found = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, check=True)
-        assert (found.stdout.decode(encoding), found.stderr) == (shown, b"")
+        process = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, check=True)
+        assert (process.stdout.decode(encoding), process.stderr) == (shown, b"")
 
 
-def test_a_counted_table_is_released_by_its_column_of_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = office(tmp_path, "--pcost", "1")
+def test_release_of_counted_table_requires_count_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
-    assert released(files, "plan", str(tmp_path / "a.csv")) == 1
+    assert run_release(files, "plan", str(tmp_path / "a.csv")) == 1
     assert "--count-column n" in capsys.readouterr().err
-    assert released(files, "plan", str(tmp_path / "a.csv"), "--count-column", "n") == 0
+    assert run_release(files, "plan", str(tmp_path / "a.csv"), "--count-column", "n") == 0
     assert "Rows read 12 = counted 12" in capsys.readouterr().err
     named = ["--count-column", "n"]
     assert main(["check", "--plan", files["plan"], "--data", files["records.csv"], *named]) == 0
@@ -252,7 +254,7 @@ def test_a_counted_table_is_released_by_its_column_of_counts(
 
 
 def test_count_column_that_is_attribute_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = office(tmp_path, "--pcost", "1")
+    files = create_files(tmp_path, "--pcost", "1")
     data, named = ["--data", str(tmp_path / "not there.csv")], ["--count-column", "age"]
     out = ["--out", str(tmp_path / "a.counts")]
     for command in (["check", *data], ["count", *data, *out], ["rehearse", *data, *out[:1], "a.csv", "--simulated"]):
@@ -260,37 +262,35 @@ def test_count_column_that_is_attribute_is_refused(tmp_path: Path, capsys: pytes
         said = capsys.readouterr().err
         assert "also an attribute" in said
         assert "count_column" not in said
-    assert released(files, "plan", str(tmp_path / "a.csv"), *named) == 1
+    assert run_release(files, "plan", str(tmp_path / "a.csv"), *named) == 1
     assert "also an attribute" in capsys.readouterr().err
 
 
-def test_a_look_and_its_last_step_read_a_column_of_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = office(tmp_path, "--pcost", "1")
+def test_two_stage_release_reads_count_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
     Path(files["records.csv"]).write_text("age,hours,n\n0,0,5\n1,1,7\n")
     fine = str(tmp_path / "fine.json")
-    asked = ["--schema", files["schema.json"], "--ways", "1", "2", "--pcost", "0.08", "--options", "centers=uniform"]
-    assert main(["plan", *asked, "--out", fine]) == 0
-    given = ["--ledger", files["ledger"], "--data", files["records.csv"], "--out", str(tmp_path / "a.csv")]
-    look = ["look", "--options", files["plan"], fine, "--dataset", "people", *given]
+    args = ["--schema", files["schema.json"], "--ways", "1", "2", "--pcost", "0.08", "--options", "centers=uniform"]
+    assert main(["plan", *args, "--out", fine]) == 0
+    source = ["--ledger", files["ledger"], "--data", files["records.csv"], "--out", str(tmp_path / "a.csv")]
+    look = ["look", "--options", files["plan"], fine, "--dataset", "people", *source]
     assert main(look) == 1
     assert "--count-column n" in capsys.readouterr().err
     assert main([*look, "--count-column", "n"]) == 0
     said = capsys.readouterr()
     assert "Rows read 12 = counted 12" in said.err
     key = said.out.splitlines()[-1].removeprefix("key").strip()
-    taken = ["--ledger", files["ledger"], "--look", key, "--option", "fine", "--by", "A. Reader"]
-    assert main(["decide", *taken]) == 0
-    given[-1] = str(tmp_path / "b.csv")
-    assert main(["finish", "--look", key, *given, "--count-column", "n"]) == 0
+    decision = ["--ledger", files["ledger"], "--look", key, "--option", "fine", "--by", "A. Reader"]
+    assert main(["decide", *decision]) == 0
+    source[-1] = str(tmp_path / "b.csv")
+    assert main(["finish", "--look", key, *source, "--count-column", "n"]) == 0
 
 
-def test_a_pure_total_grants_its_epsilon_and_no_gaussian_release(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = office(tmp_path, "--pure-epsilon", "1")
-    granted = [released(files, "laplace", str(tmp_path / f"{i}.csv"), "--attempt", str(i)) for i in range(1, 8)]
+def test_pure_epsilon_budget_refuses_gaussian_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pure-epsilon", "1")
+    granted = [run_release(files, "laplace", str(tmp_path / f"{i}.csv"), "--attempt", str(i)) for i in range(1, 8)]
     assert granted == [0] * 5 + [1] * 2
-    assert released(files, "plan", str(tmp_path / "g.csv")) == 1
+    assert run_release(files, "plan", str(tmp_path / "g.csv")) == 1
     assert "Gaussian noise does not keep" in capsys.readouterr().err
     assert main(["budget", "status", "--ledger", files["ledger"]]) == 0
     said = capsys.readouterr().out
@@ -300,65 +300,64 @@ def test_a_pure_total_grants_its_epsilon_and_no_gaussian_release(
 @pytest.mark.parametrize(
     ("total", "granted"), [(["--pcost", "1"], 24), (["--epsilon", "4.887", "--delta", "1e-6"], 15)]
 )
-def test_laplace_releases_are_counted_by_what_the_total_means(tmp_path: Path, total: list[str], granted: int) -> None:
-    files = office(tmp_path, *total)
-    book = Ledger(files["ledger"])
-    status = book.status("people")
+def test_laplace_release_count_depends_on_budget_unit(tmp_path: Path, total: list[str], granted: int) -> None:
+    files = create_files(tmp_path, *total)
+    ledger = Ledger(files["ledger"])
+    status = ledger.status("people")
     assert int(status.left / status.takes(0.2**2, 0.2)) == granted
 
 
-def test_a_rehearsal_says_what_its_records_are_and_marks_its_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = office(tmp_path, "--pcost", "1")
-    given = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--out"]
+def test_rehearsal_requires_record_status_and_marks_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
+    command = ["rehearse", "--plan", files["plan"], "--data", files["records.csv"], "--out"]
     with pytest.raises(SystemExit):
-        main([*given, str(tmp_path / "a.csv")])
-    assert main([*given, str(tmp_path / "a.csv"), "--simulated"]) == 0
+        main([*command, str(tmp_path / "a.csv")])
+    assert main([*command, str(tmp_path / "a.csv"), "--simulated"]) == 0
     rows = (tmp_path / "a.csv").read_text().splitlines()[1:]
     assert len(rows) == 9
     assert all("REHEARSAL" in row for row in rows)
     named = ["--ledger", files["ledger"], "--dataset", "people"]
-    assert main([*given, str(tmp_path / "b.csv"), "--public", "in the yearbook", *named]) == 0
-    assert released(files, "plan", str(tmp_path / "c.csv")) == 0
-    assert "Warning: The same records were rehearsed as public" in capsys.readouterr().err
-    assert main([*given, str(tmp_path / "d.csv"), "--public", "so they say", *named]) == 1
+    assert main([*command, str(tmp_path / "b.csv"), "--public", "in the yearbook", *named]) == 0
+    assert run_release(files, "plan", str(tmp_path / "c.csv")) == 0
+    assert "Warning" in capsys.readouterr().err
+    assert main([*command, str(tmp_path / "d.csv"), "--public", "so they say", *named]) == 1
     assert not (tmp_path / "d.csv").exists()
 
 
-def test_the_strict_check_is_for_the_curator_and_a_release_leaves_rows_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = office(tmp_path, "--pcost", "1")
+def test_check_reports_invalid_rows_only_to_curator(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = create_files(tmp_path, "--pcost", "1")
     with open(files["records.csv"], "a", encoding="utf-8") as file:
         file.write("77,1\n")
-    capsys.readouterr()  # the public key of the ledger may hold any digits
+    # discard the public key of the ledger, which may contain the digits below
+    capsys.readouterr()
     assert main(["check", "--plan", files["plan"], "--data", files["records.csv"]]) == 0
     said = capsys.readouterr()
-    assert "For your eyes only" in said.err
+    assert "age" in said.err
     assert "age: 1 outside the public domain" in said.err
     assert "77" not in said.err + said.out
-    assert released(files, "plan", str(tmp_path / "a.csv")) == 0
+    assert run_release(files, "plan", str(tmp_path / "a.csv")) == 0
     assert "left out 1" in capsys.readouterr().err
 
 
-def test_a_schema_may_declare_whose_rows_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_with_person_column_caps_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = Schema([Attribute.of_size("age", 5)], person="pid", rows_per_person=3)
     place, data = tmp_path / "schema.csv", tmp_path / "panel.csv"
     place.write_text(schema.to_csv())
     synthetic(schema, 60, seed=1).to_csv(data, index=False)
-    for rows, told, beyond in (([], "", 0), (["--rows-per-person", "2"], "no more than 2 of each", 20)):
-        made = tmp_path / f"plan{len(rows)}.json"
-        assert main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", *rows, "--out", str(made)]) == 0
+    for rows, message, excess in (([], "", 0), (["--rows-per-person", "2"], "no more than 2 of each", 20)):
+        plan_path = tmp_path / f"plan{len(rows)}.json"
+        assert (
+            main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", *rows, "--out", str(plan_path)]) == 0
+        )
         said = capsys.readouterr().out
-        assert told in said
-        assert ("rows       The schema declares" in said) == bool(told)
+        assert message in said
+        assert ("rows       The schema declares" in said) == bool(message)
         out = str(tmp_path / f"answers{len(rows)}.csv")
-        assert main(["rehearse", "--plan", str(made), "--data", str(data), "--simulated", "--out", out]) == 0
-        assert f"beyond the cap {beyond}, which cost {beyond} of 20 persons" in capsys.readouterr().err
+        assert main(["rehearse", "--plan", str(plan_path), "--data", str(data), "--simulated", "--out", out]) == 0
+        assert f"beyond the cap {excess}, which cost {excess} of 20 persons" in capsys.readouterr().err
 
 
-def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_stage_release_with_persons_completes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"age": 5, "hours": 4}')
     records = synthetic(Schema.from_json(schema.read_bytes()), 300, seed=1).assign(pid=[i % 60 for i in range(300)])
@@ -369,8 +368,8 @@ def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytes
     files = []
     for ways in ("1", "2"):
         files.append(str(tmp_path / f"ways{ways}.json"))
-        asked = ["plan", "--schema", str(schema), "--ways", "1", ways, "--pcost", "0.5", *unit, "--out", files[-1]]
-        assert main([*asked, "--options", "centers=uniform"]) == 0
+        command = ["plan", "--schema", str(schema), "--ways", "1", ways, "--pcost", "0.5", *unit, "--out", files[-1]]
+        assert main([*command, "--options", "centers=uniform"]) == 0
     assert main(["budget", "create", "--ledger", ledger]) == 0
     assert main(["budget", "add", "--ledger", ledger, "--dataset", "panel", "--pcost", "2", *unit]) == 0
     read = ["--ledger", ledger, "--person", "pid"]
@@ -381,7 +380,8 @@ def test_a_panel_is_looked_at_decided_and_finished(tmp_path: Path, capsys: pytes
     assert "beyond the cap 120, which cost 60 of 60 persons" in said.err
     key = said.out.split("key")[-1].strip()
     decide = ["decide", "--ledger", ledger, "--look", key, "--share", "0.1", "--snr", "0.001"]
-    decide += ["--option", "ways2", "--by", "A. Reader"]  # whatever the noise makes the rule say
+    # an explicit option, so that the outcome does not depend on the noise
+    decide += ["--option", "ways2", "--by", "A. Reader"]
     assert main(decide) == 0
     assert "'ways2' is noted" in capsys.readouterr().out
     finish = ["finish", *read, "--look", key, "--out", str(tmp_path / "answers.csv")]

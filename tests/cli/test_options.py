@@ -15,18 +15,19 @@ from engine.mechanisms import forecast, load_plan, plan
 from engine.mechanisms.base import Limits, PlanOptions
 from engine.mechanisms.registry import MECHANISMS
 
-Said = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 
 
-def test_editors_know_all_options_and_their_types() -> None:
-    """What the two functions declare is what mechanisms and limits take, no more, no less."""
-    taken: dict[str, set[object]] = {}
+def test_plan_options_match_fields_of_mechanisms() -> None:
+    """`plan` and `forecast` declare exactly the fields of the mechanisms and limits."""
+    declared: dict[str, set[object]] = {}
     for kind in (Limits, *MECHANISMS):
         types = get_type_hints(kind)
         for field in fields(kind):
-            taken.setdefault(field.name, set()).add(types[field.name])
-    taken["progress"] = {one | bool for one in taken["progress"]}  # True stands for a bar
-    assert {name: {kind} for name, kind in get_type_hints(PlanOptions).items()} == taken
+            declared.setdefault(field.name, set()).add(types[field.name])
+    # True requests a progress bar
+    declared["progress"] = {kind | bool for kind in declared["progress"]}
+    assert {name: {kind} for name, kind in get_type_hints(PlanOptions).items()} == declared
     for function in (plan, forecast):
         assert get_type_hints(function)["options"] == Unpack[PlanOptions]
         assert inspect.signature(function).parameters["options"].kind is inspect.Parameter.VAR_KEYWORD
@@ -39,11 +40,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-WHAT = ["--schema", "schema.json", "--ways", "1", "2"]
+REQUEST = ["--schema", "schema.json", "--ways", "1", "2"]
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "options", "kept"),
+    ("mechanism", "options", "expected"),
     [
         ("querysmasher", ["centers=tuned", "cache=False", "time_limit=60"], {"centers": "tuned"}),
         ("querysmasher", ["objective=max", "targets=[3, 4, 5.5]", "gap=1e-5"], {"targets": [3.0, 4.0, 5.5]}),
@@ -52,13 +53,13 @@ WHAT = ["--schema", "schema.json", "--ways", "1", "2"]
         ("residualplanner+", ['base={"age": "range"}'], {"base": {"age": "range"}}),
     ],
 )
-def test_options_have_the_types_of_their_mechanism(
-    folder: Path, mechanism: str, options: list[str], kept: dict[str, object]
+def test_plan_options_are_parsed_by_type(
+    folder: Path, mechanism: str, options: list[str], expected: dict[str, object]
 ) -> None:
-    given = ["plan", *WHAT, "--pcost", "1", "--mechanism", mechanism, "--options", *options, "--out", "p.json"]
-    assert main(given) == 0
-    made = load_plan((folder / "p.json").read_bytes())
-    assert {name: made.options[name] for name in kept} == kept
+    command = ["plan", *REQUEST, "--pcost", "1", "--mechanism", mechanism, "--options", *options, "--out", "p.json"]
+    assert main(command) == 0
+    result = load_plan((folder / "p.json").read_bytes())
+    assert {name: result.options[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -73,11 +74,11 @@ def test_options_have_the_types_of_their_mechanism(
         ("workers=2.5", "2.5. Give an integer"),
         ("cache=no", "'no'. Give True or False"),
         ("centers", "NAME=VALUE"),
-        ("progress=1", "progress is always told"),
+        ("progress=1", "progress"),
         ("branching=4", "has no option branching"),
     ],
 )
-def test_a_mistyped_option_is_answered_before_any_file_is_read(option: str, words: str, capsys: Said) -> None:
+def test_invalid_option_is_refused_before_reading_files(option: str, words: str, capsys: Capture) -> None:
     for command in (["plan", "--pcost", "1", "--out", "p.json"], ["forecast"]):
         assert main([*command, "--workload", "nowhere.json", "--options", option]) == 1
         said = capsys.readouterr()
@@ -85,18 +86,18 @@ def test_a_mistyped_option_is_answered_before_any_file_is_read(option: str, word
         assert (said.err.count("\n"), said.out) == (1, "")
 
 
-def test_a_comparison_takes_options_for_all_and_for_one(folder: Path, capsys: Said) -> None:
-    given = ["compare", *WHAT, "--pcost", "1", "--mechanisms", "wff", "querysmasher", "--json", "--options"]
-    assert main([*given, "objective=max", "querysmasher.centers=tuned", "time_limit=60"]) == 0
+def test_compare_accepts_shared_and_mechanism_options(folder: Path, capsys: Capture) -> None:
+    command = ["compare", *REQUEST, "--pcost", "1", "--mechanisms", "wff", "querysmasher", "--json", "--options"]
+    assert main([*command, "objective=max", "querysmasher.centers=tuned", "time_limit=60"]) == 0
     rows = {row["mechanism"]: row for row in json.loads(capsys.readouterr().out)["mechanisms"]}
     assert sorted(rows) == ["querysmasher (objective=max, centers=tuned)", "wff (objective=max)"]
     assert all(row["status"] == "ok" for row in rows.values())
     for option, words in (
-        ("centers=tuned", "Say whose it is, such as wff.centers=..."),
+        ("centers=tuned", "wff.centers"),
         ("objectiv=max", "'objective'"),
         ("querysmashr.centers=tuned", "'querysmasher'"),
         ("wff.centers=tuned", "'wff' has no option centers"),
         ("time_limit=0", "above 0"),
     ):
-        assert main([*given, option]) == 1
+        assert main([*command, option]) == 1
         assert words in capsys.readouterr().err

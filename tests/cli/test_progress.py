@@ -1,4 +1,4 @@
-"""Progress, limits and cancel: alike on the command line, in notebooks and in Python."""
+"""Progress, limits and cancellation on the command line, in notebooks and in Python."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
 ROOT = Path(__file__).resolve().parents[2]
-Said = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 SCHEMA = Schema([Attribute.of_size("age", 5), Attribute.of_size("hours", 4)])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
-MADE = plan(WORKLOAD, Budget(pcost=1.0))
+PLAN = plan(WORKLOAD, Budget(pcost=1.0))
 RECORDS = synthetic(SCHEMA, 100, seed=1)
-MEASURED = measure(MADE, RECORDS, rehearsal=True)
-NEW = iter((3.0, 3.5, 4.0))  # what was compared once is known, and nothing to be cancelled
+MEASURED = measure(PLAN, RECORDS, rehearsal=True)
+# a new budget per comparison, because cached comparisons cannot be cancelled
+NEW_PCOSTS = iter((3.0, 3.5, 4.0))
 
 LONG_WORK: dict[str, Callable[..., object]] = {
-    "plan": lambda place, **told: plan(WORKLOAD, Budget(pcost=2.0), **told),
-    "measure": lambda place, **told: measure(MADE, RECORDS, rehearsal=True, **told),
-    "compare": lambda place, **told: compare(WORKLOAD, Budget(pcost=next(NEW)), ["identity"], **told),
-    "publish": lambda place, **told: publish(MEASURED, **told),
-    "write": lambda place, **told: write_answers(MEASURED, place / "a.csv", format="csv", **told),
+    "plan": lambda place, **options: plan(WORKLOAD, Budget(pcost=2.0), **options),
+    "measure": lambda place, **options: measure(PLAN, RECORDS, rehearsal=True, **options),
+    "compare": lambda place, **options: compare(WORKLOAD, Budget(pcost=next(NEW_PCOSTS)), ["identity"], **options),
+    "publish": lambda place, **options: publish(MEASURED, **options),
+    "write": lambda place, **options: write_answers(MEASURED, place / "a.csv", format="csv", **options),
 }
 
 
 @pytest.mark.parametrize("work", LONG_WORK)
-def test_all_long_work_is_shown_told_and_cancelled_alike(work: str, tmp_path: Path, capsys: Said) -> None:
+def test_long_tasks_share_progress_and_cancel_interface(work: str, tmp_path: Path, capsys: Capture) -> None:
     LONG_WORK[work](tmp_path, progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert lines
@@ -54,19 +55,19 @@ def test_all_long_work_is_shown_told_and_cancelled_alike(work: str, tmp_path: Pa
     (tmp_path / "a.csv").unlink(missing_ok=True)
     with pytest.raises(Cancelled):
         LONG_WORK[work](tmp_path, progress=lambda fraction, text: False)
-    with pytest.raises(EngineError, match="Give a function"):
+    with pytest.raises(EngineError, match="progress"):
         LONG_WORK[work](tmp_path, progress="yes")
     assert list(tmp_path.iterdir()) == []
 
 
-class Drawn:
-    """What stands for tqdm where there is no terminal."""
+class RecordedBar:
+    """Replacement of tqdm that records its calls."""
 
-    made: ClassVar[list[Drawn]] = []
+    instances: ClassVar[list[RecordedBar]] = []
 
     def __init__(self, **options: Any) -> None:
         self.n, self.open, self.texts = 0.0, True, list[str]()
-        Drawn.made.append(self)
+        RecordedBar.instances.append(self)
 
     def update(self, by: float) -> None:
         self.n += by
@@ -78,72 +79,74 @@ class Drawn:
         self.open = False
 
 
-def test_a_notebook_has_a_bar_for_each_part_of_the_work(monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
-    monkeypatch.setattr(Drawn, "made", [])
-    monkeypatch.setattr("tqdm.auto.tqdm", Drawn)
+def test_bar_in_notebook_opens_one_per_part(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(RecordedBar, "instances", [])
+    monkeypatch.setattr("tqdm.auto.tqdm", RecordedBar)
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     with Bar() as bar:
         for fraction, text in ((0.0, "count"), (0.5, "count"), (1.0, "done"), (0.25, "write"), (0.2, "again")):
             bar(fraction, text)
-        assert [one.open for one in Drawn.made] == [False, False, True]
-    assert [one.n for one in Drawn.made] == [100.0, 25.0, 20.0]
-    assert not Drawn.made[-1].open
-    assert Drawn.made[0].texts == ["count", "count", "done"]
+        assert [bar.open for bar in RecordedBar.instances] == [False, False, True]
+    assert [bar.n for bar in RecordedBar.instances] == [100.0, 25.0, 20.0]
+    assert not RecordedBar.instances[-1].open
+    assert RecordedBar.instances[0].texts == ["count", "count", "done"]
     assert capsys.readouterr() == ("", "")
 
 
-def test_limits_are_kept_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said) -> None:
+def test_memory_limit_gives_same_error_in_cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.chdir(tmp_path)
     Path("schema.json").write_text('{"age": 500, "hours": 400}')
     large = Workload.all_ways(Schema.from_json(Path("schema.json").read_bytes()), (2,))
     with pytest.raises(LimitExceeded) as caught:
         plan(large, Budget(pcost=1.0), memory_limit=1e5)
-    given = ["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "1", "--out", "p.json"]
-    assert main([*given, "--options", "memory_limit=1e5"]) == 1
+    command = ["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "1", "--out", "p.json"]
+    assert main([*command, "--options", "memory_limit=1e5"]) == 1
     assert f"LimitExceeded: {in_options(caught.value)}\n" in capsys.readouterr().err
     assert not Path("p.json").exists()
 
 
-def test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Said
+def test_interrupt_after_spend_waits_for_saved_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("plan.json").write_text(MADE.to_json())
+    Path("plan.json").write_text(PLAN.to_json())
     RECORDS.to_csv("people.csv", index=False)
     Ledger.create("office").add_dataset("people", total=Budget(pcost=2.0))
     measuring = sys.modules["engine.release.measure"]
     draw = measuring.draw
 
-    def pressed(*given: Any) -> Any:
+    def interrupted_draw(*args: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return draw(*given)
+        return draw(*args)
 
-    given = ["release", "--plan", "plan.json", "--data", "people.csv", "--dataset", "people", "--ledger", "office"]
+    command = ["release", "--plan", "plan.json", "--data", "people.csv", "--dataset", "people", "--ledger", "office"]
     with monkeypatch.context() as patch:
-        patch.setattr(measuring, "draw", pressed)
-        assert main([*given, "--out", "a.csv"]) == 130
+        patch.setattr(measuring, "draw", interrupted_draw)
+        assert main([*command, "--out", "a.csv"]) == 130
     said = capsys.readouterr()
     assert (said.out, said.err.splitlines()[-1]) == ("", "Stopped.")
     assert not Path("a.csv").exists()
-    assert Ledger("office").status("people").spent == MADE.pcost
-    assert [row.kind for row in Ledger("office").rows()][-2:] == ["spend", "saved"]  # not only what a journal holds
+    assert Ledger("office").status("people").spent == PLAN.pcost
+    # the result is saved, not only recoverable from the journal
+    assert [row.kind for row in Ledger("office").rows()][-2:] == ["spend", "saved"]
     assert main(["verify", "--ledger", "office"]) == 0
-    assert main([*given, "--out", "a.csv"]) == 0
+    assert main([*command, "--out", "a.csv"]) == 0
     assert "nothing new was spent" in capsys.readouterr().out
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_ctrl_c_ends_a_search_and_leaves_no_file(tmp_path: Path) -> None:
+def test_interrupt_during_search_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(str({f"a{i}": 60 for i in range(30)}).replace("'", '"'))
-    given = ["--schema", "schema.json", "--ways", "1", "2", "3", "--pcost", "1", "--out", "plan.json"]
-    command = [sys.executable, "-m", "engine", "plan", *given, "--options", "centers=tuned", "cache=false"]
+    args = ["--schema", "schema.json", "--ways", "1", "2", "3", "--pcost", "1", "--out", "plan.json"]
+    command = [sys.executable, "-m", "engine", "plan", *args, "--options", "centers=tuned", "cache=false"]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     path = {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, cwd=tmp_path, env=path, start_new_session=True, **pipes) as run:
         assert run.stderr is not None
         assert run.stdout is not None
         assert "%  " in run.stderr.readline()
-        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        # a terminal signals all processes of the group
+        os.killpg(run.pid, signal.SIGINT)
         said = run.stderr.read()
         assert (said.splitlines()[-1], run.stdout.read()) == ("Stopped.", "")
         assert "Traceback" not in said

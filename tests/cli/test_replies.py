@@ -1,4 +1,4 @@
-"""Answers for programs: one JSON object on standard output, under the keys that the help of the command names."""
+"""JSON replies of commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.ledger import Ledger
 from engine.mechanisms import load_plan
 from engine.release.measure import load_measurement
 from engine.workload import Schema
-from tests.cli.asking import Said, asked
+from tests.cli.commands import Capture, run_json
 
 
 @pytest.fixture
@@ -26,90 +26,90 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_plans_are_told_to_programs(folder: Path, capsys: Said) -> None:
-    what = ["--schema", "schema.json", "--ways", 1, 2]
-    told = asked(capsys, "plan", *what, "--pcost", 0.25, "--out", "plan.json")
-    made = load_plan((folder / "plan.json").read_bytes())
-    assert (told["plan"], told["hash"], told["rmse"]) == ("plan.json", made.hash, made.rmse)
-    assert told["budget"] == {"pcost": 0.25, "rho": 0.125, "mu": 0.5, "pure_epsilon": None} | {
+def test_plan_commands_return_json(folder: Path, capsys: Capture) -> None:
+    request = ["--schema", "schema.json", "--ways", 1, 2]
+    reply = run_json(capsys, "plan", *request, "--pcost", 0.25, "--out", "plan.json")
+    result = load_plan((folder / "plan.json").read_bytes())
+    assert (reply["plan"], reply["hash"], reply["rmse"]) == ("plan.json", result.hash, result.rmse)
+    assert reply["budget"] == {"pcost": 0.25, "rho": 0.125, "mu": 0.5, "pure_epsilon": None} | {
         "rows_per_person": 1,
         "neighbours": "add_remove",
         "delta": 1e-6,
     }
-    shown = asked(capsys, "show", "--plan", "plan.json")
-    assert {name: shown[name] for name in told if name in shown} == {k: v for k, v in told.items() if k in shown}
-    assert set(told) - set(shown) == {"plan", "centers", "single"}
-    assert told["centers"].startswith("tuned centers: planning takes about")
+    shown = run_json(capsys, "show", "--plan", "plan.json")
+    assert {name: shown[name] for name in reply if name in shown} == {k: v for k, v in reply.items() if k in shown}
+    assert set(reply) - set(shown) == {"plan", "centers", "single"}
+    assert reply["centers"].startswith("tuned centers: planning takes about")
     assert [(g["attributes"], g["queries"]) for g in shown["groups"]] == [
         (["age"], 5),
         (["hours"], 4),
         (["age", "hours"], 20),
     ]
-    assert made.options["centers"] == "tuned"
-    takes = asked(capsys, "forecast", *what)
+    assert result.options["centers"] == "tuned"
+    takes = run_json(capsys, "forecast", *request)
     assert takes["seconds"] > 0
-    assert takes["centers"] == told["centers"]
-    ranked = asked(capsys, "compare", *what, "--pcost", 1, "--mechanisms", "laplace", "querysmasher")
+    assert takes["centers"] == reply["centers"]
+    ranked = run_json(capsys, "compare", *request, "--pcost", 1, "--mechanisms", "laplace", "querysmasher")
     assert [row["mechanism"] for row in ranked["mechanisms"]] == ["querysmasher", "laplace"]
     assert [row["rmse"] is None for row in ranked["mechanisms"]] == [False, True]
     assert ranked["bound"] > 0
 
 
-def test_a_release_is_told_to_programs_and_exact_numbers_to_its_curator(folder: Path, capsys: Said) -> None:
+def test_release_commands_return_json(folder: Path, capsys: Capture) -> None:
     assert main(["plan", "--schema", "schema.json", "--ways", "1", "--pcost", "0.25", "--out", "plan.json"]) == 0
-    made = asked(capsys, "budget", "create", "--ledger", "office")
-    assert made["public_key"] == Ledger("office").sign(b"")[0]
-    added = asked(capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1)
+    created = run_json(capsys, "budget", "create", "--ledger", "office")
+    assert created["public_key"] == Ledger("office").sign(b"")[0]
+    added = run_json(capsys, "budget", "add", "--ledger", "office", "--dataset", "people", "--rho", 1)
     assert (added["left"], added["counts"]) == (2.0, "pcost")
     records = ["--plan", "plan.json", "--data", "people.csv"]
-    checked = asked(capsys, "check", *records)
+    checked = run_json(capsys, "check", *records)
     assert (checked["private"], checked["rows_in"], checked["counted"], checked["warnings"]) == (True, 300, 300, [])
     release = ["release", *records, "--dataset", "people", "--ledger", "office"]
-    first = asked(capsys, *release, "--out", "a.csv")
-    book = Ledger("office")
-    receipt = book.find(first["key"])
+    first = run_json(capsys, *release, "--out", "a.csv")
+    ledger = Ledger("office")
+    receipt = ledger.find(first["key"])
     assert receipt is not None
     assert (first["spent"], first["receipt"]["hash"], first["dataset"]) == (receipt.pcost, receipt.hash, "people")
-    assert load_measurement(book, first["key"]).plan.hash == receipt.plan_hash
-    again = asked(capsys, *release, "--out", "b.csv")
+    assert load_measurement(ledger, first["key"]).plan.hash == receipt.plan_hash
+    again = run_json(capsys, *release, "--out", "b.csv")
     assert again == first | {"out": "b.csv", "spent": 0.0}
     for name in ("status", "list"):
-        (row,) = asked(capsys, "budget", name, "--ledger", "office")["datasets"]
+        (row,) = run_json(capsys, "budget", name, "--ledger", "office")["datasets"]
         left = Ledger("office").status("people")
         assert row == added | {"spent": left.spent, "left": left.left}
         assert left.spent > 0
     change = ["budget", "change", "--ledger", "office", "--dataset", "people", "--pcost", "7"]
-    raised = asked(capsys, *change, "--by", "R. Office", "--reason", "a second wave")
+    raised = run_json(capsys, *change, "--by", "R. Office", "--reason", "a second wave")
     assert raised == row | {"total": 7.0, "left": Ledger("office").status("people").left}
     assert raised["left"] > row["left"]
-    rehearsed = asked(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
+    rehearsed = run_json(capsys, "rehearse", *records, "--simulated", "--out", "c.csv")
     assert (rehearsed["rehearsal"], rehearsed["spent"], rehearsed["key"], rehearsed["receipt"]) == (True, 0, None, None)
-    assert asked(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}
-    wrong = asked(capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1)
+    assert run_json(capsys, "verify", "--ledger", "office") == {"sound": True, "problems": []}
+    wrong = run_json(capsys, "verify", "--ledger", "office", "--receipt", f"{receipt.seq}:00", code=1)
     assert not wrong["sound"]
     assert len(wrong["problems"]) == 1
 
 
-def test_steps_are_told_to_programs(folder: Path, capsys: Said) -> None:
+def test_two_stage_commands_return_json(folder: Path, capsys: Capture) -> None:
     for ways in ("1", "2"):
-        given = ["plan", "--schema", "schema.json", "--ways", "1", ways, "--pcost", "0.5", "--out", f"{ways}.json"]
-        assert main([*given, "--options", "centers=uniform"]) == 0
+        command = ["plan", "--schema", "schema.json", "--ways", "1", ways, "--pcost", "0.5", "--out", f"{ways}.json"]
+        assert main([*command, "--options", "centers=uniform"]) == 0
     assert main(["budget", "create", "--ledger", "office"]) == 0
     assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
     where = ["--ledger", "office", "--data", "people.csv", "--out"]
-    seen = asked(capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv")
+    seen = run_json(capsys, "look", "--options", "1.json", "2.json", "--dataset", "people", *where, "a.csv")
     assert (seen["options"], seen["queries"]) == (["1", "2"], 9)
     named = ["--ledger", "office", "--look", seen["key"], "--option", "2", "--by", "A. Reader"]
-    taken = asked(capsys, "decide", *named, "--share", 0.5)
-    assert taken["option"] == "2"
-    assert taken["verdict"]
-    last = asked(capsys, "finish", "--look", seen["key"], *where, "b.csv")
+    decision = run_json(capsys, "decide", *named, "--share", 0.5)
+    assert decision["option"] == "2"
+    assert decision["verdict"]
+    last = run_json(capsys, "finish", "--look", seen["key"], *where, "b.csv")
     assert (last["option"], last["queries"], last["decide_again"]) == ("2", 29, False)
     assert sum(last["pcost"]) == pytest.approx(0.5)
     assert last["pcost"][0] == seen["pcost"]
 
 
-def test_an_error_leaves_standard_output_empty(folder: Path, capsys: Said) -> None:
+def test_error_with_json_prints_only_to_stderr(folder: Path, capsys: Capture) -> None:
     assert main(["show", "--plan", "nowhere.json", "--json"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -117,10 +117,10 @@ def test_an_error_leaves_standard_output_empty(folder: Path, capsys: Said) -> No
     assert said.err.count("\n") == 1
 
 
-def test_the_version_is_printed(capsys: Said) -> None:
-    with pytest.raises(SystemExit) as ended:
+def test_version_option_prints_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as error:
         main(["--version"])
-    assert ended.value.code == 0
+    assert error.value.code == 0
     assert capsys.readouterr().out == f"{engine.__version__}\n"
 
 
@@ -128,7 +128,7 @@ def test_budget_add_confusable_name_warns_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked(capsys, "budget", "create", "--ledger", "office")
+    run_json(capsys, "budget", "create", "--ledger", "office")
     add = ["budget", "add", "--ledger", "office", "--pcost", "1", "--dataset"]
     assert main([*add, "adult"]) == 0
     assert "Warning" not in capsys.readouterr().err
@@ -138,7 +138,7 @@ def test_budget_add_confusable_name_warns_once(
     assert "invisible" in capsys.readouterr().err
 
 
-def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Said) -> None:
+def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Capture) -> None:
     assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
     assert main(["budget", "create", "--ledger", "office"]) == 0
     assert main(["budget", "add", "--ledger", "office", "--dataset", "people", "--pcost", "1"]) == 0
@@ -148,34 +148,34 @@ def test_release_repeated_with_other_records_is_refused(folder: Path, capsys: Sa
     pd.read_csv("people.csv").iloc[1:].to_csv("corrected.csv", index=False)
     pd.read_csv("people.csv").iloc[::-1].to_parquet("shuffled.parquet")
     assert main([*release, "--data", "corrected.csv", "--out", "again.csv"]) == 1
-    told = capsys.readouterr().err
-    assert "OtherRecords" in told
-    assert "--attempt" in told
-    assert "attempt=" not in told
+    message = capsys.readouterr().err
+    assert "OtherRecords" in message
+    assert "--attempt" in message
+    assert "attempt=" not in message
     assert not Path("again.csv").exists()
     assert main([*release, "--data", "shuffled.parquet", "--out", "again.csv"]) == 0
     assert Path("again.csv").read_bytes() == Path("1.csv").read_bytes()
     assert main([*release, "--data", "corrected.csv", "--out", "second.csv", "--attempt", "2"]) == 0
 
 
-def test_ignore_option_with_attribute_is_refused(folder: Path, capsys: Said) -> None:
+def test_ignore_option_with_attribute_is_refused(folder: Path, capsys: Capture) -> None:
     assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
     name = Schema.from_json(Path("schema.json").read_bytes()).names[0]
     assert main(["check", "--plan", "plan.json", "--data", "people.csv", "--ignore", name]) == 1
     assert f"--ignore {name}" in capsys.readouterr().err
 
 
-def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Said) -> None:
+def test_sheet_option_chooses_sheet_of_workbook(folder: Path, capsys: Capture) -> None:
     rows = pd.read_csv("people.csv")
     with pd.ExcelWriter("people.xlsx", engine="xlsxwriter") as book:
         rows.iloc[:100].to_excel(book, sheet_name="2023", index=False)
         rows.to_excel(book, sheet_name="2024", index=False)
     assert main(["plan", "--schema", "schema.json", "--ways", "2", "--pcost", "0.25", "--out", "plan.json"]) == 0
     check = ["check", "--plan", "plan.json"]
-    assert asked(capsys, *check, "--data", "people.xlsx", "--sheet", "2023")["rows_in"] == 100
-    assert asked(capsys, *check, "--data", "people.xlsx", "--sheet", "2024")["rows_in"] == 300
+    assert run_json(capsys, *check, "--data", "people.xlsx", "--sheet", "2023")["rows_in"] == 100
+    assert run_json(capsys, *check, "--data", "people.xlsx", "--sheet", "2024")["rows_in"] == 300
     count = ["count", "--plan", "plan.json", "--data", "people.xlsx", "--sheet", "2023", "--out", "a.counts"]
-    assert asked(capsys, *count)["rows_in"] == 100
+    assert run_json(capsys, *count)["rows_in"] == 100
     for arguments, word in (
         (["--data", "people.xlsx"], "by --sheet"),
         (["--data", "people.xlsx", "--sheet", "2022"], "2022"),
