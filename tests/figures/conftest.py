@@ -7,10 +7,10 @@ import pytest
 from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
-from tests.figures.given import workload
+from tests.figures.example import example_workload
 
 
 @pytest.fixture(scope="session")
 def plans() -> dict[str, Plan]:
     names = ("identity", "querysmasher", "wff")
-    return {name: plan(workload(), Budget(pcost=0.7), name) for name in names}
+    return {name: plan(example_workload(), Budget(pcost=0.7), name) for name in names}

@@ -9,41 +9,41 @@ from engine.figures.domain import SIDE
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
-from tests.figures.given import SCHEMA, checked
+from tests.figures.example import SCHEMA, check_picture
 
 
-def test_strategies_and_their_gram_matrices() -> None:
-    asked = Workload(SCHEMA).add(("age", "x"), "range").add(("age", "x"), Custom(predicates=["age <= x"]))
+def test_rows_and_gram_pictures_match_strategies() -> None:
+    workload = Workload(SCHEMA).add(("age", "x"), "range").add(("age", "x"), Custom(predicates=["age <= x"]))
     for name in ("querysmasher", "identity", "optimum"):
-        made = plan(asked, Budget(pcost=1.0), name)
-        for key, words in block_names(made).items():
-            assert f"{made.blocks[key].measurements:,} number" in words
-            factors = made.blocks[key].factors
-            assert len(factor_names(made, key)) == len(factors)
+        result = plan(workload, Budget(pcost=1.0), name)
+        for key, words in block_names(result).items():
+            assert f"{result.blocks[key].measurements:,} number" in words
+            factors = result.blocks[key].factors
+            assert len(factor_names(result, key)) == len(factors)
             for factor in range(max(1, len(factors))):
                 rows = factors[factor][1].rows if factors else np.ones((1, 1))
-                drawn = np.asarray(checked(rows_picture(made, key, factor)).figure.data[0].z)
+                drawn = np.asarray(check_picture(rows_picture(result, key, factor)).figure.data[0].z)
                 np.testing.assert_allclose(drawn, rows)
-                gram = np.asarray(checked(gram_picture(made, key, factor)).figure.data[0].z)
+                gram = np.asarray(check_picture(gram_picture(result, key, factor)).figure.data[0].z)
                 np.testing.assert_allclose(gram, rows.T @ rows, atol=1e-12)
                 assert gram.max() <= 1.0 + 1e-9
 
 
-def test_large_strategies_are_thinned_and_say_so() -> None:
+def test_large_strategy_pictures_are_thinned_with_note() -> None:
     schema = Schema([Attribute.of_size("y", 600)])
-    made = plan(Workload(schema).add(("y",), "marginal"), Budget(pcost=1.0), "wff")
+    result = plan(Workload(schema).add(("y",), "marginal"), Budget(pcost=1.0), "wff")
     key = ("y",)
-    for picture in (rows_picture(made, key), gram_picture(made, key)):
+    for picture in (rows_picture(result, key), gram_picture(result, key)):
         assert np.shape(picture.figure.data[0].z) == (SIDE, SIDE)
         assert picture.figure.data[0].z.nbytes * 4 / 3 < 90_000
         assert "are drawn of" in picture.note or "are drawn." in picture.note
 
 
-def test_strategies_beside_each_other_have_one_scale_of_colours() -> None:
-    asked = Workload(Schema([Attribute.of_size("a", 6)])).add("a", "prefix")
-    plans = [plan(asked, Budget(pcost=1.0), mechanism=name) for name in ("identity", "querysmasher", "wff")]
+def test_on_one_scale_gives_pictures_common_limits() -> None:
+    workload = Workload(Schema([Attribute.of_size("a", 6)])).add("a", "prefix")
+    plans = [plan(workload, Budget(pcost=1.0), mechanism=name) for name in ("identity", "querysmasher", "wff")]
     for draw in (rows_picture, gram_picture):
-        pictures = [draw(made, next(iter(made.blocks))) for made in plans]
+        pictures = [draw(each, next(iter(each.blocks))) for each in plans]
         ends = [(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures]
         on_one_scale(*pictures)
         ((low, high),) = {(p.figure.data[0].zmin, p.figure.data[0].zmax) for p in pictures}

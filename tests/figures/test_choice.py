@@ -24,17 +24,17 @@ from tests.oracles import workload_rows
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "<b>y</b>"])])
 
 
-def common_of(found, pcost=0.5, split=coarse_or_fine):
-    return split(*(plan(w, Budget(pcost=pcost)) for w in found.values()), names=list(found))
+def common_of(workloads, pcost=0.5, split=coarse_or_fine):
+    return split(*(plan(w, Budget(pcost=pcost)) for w in workloads.values()), names=list(workloads))
 
 
 COMMON = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)))
 RECORDS = synthetic(SCHEMA, 800, seed=4)
 RULE = NestedPlanRule(common=COMMON, primary="1-way", share=0.5, snr=5.0)
-LOOKED = stepwise.look(COMMON, RECORDS, rehearsal=True)
+FIRST_STAGE = stepwise.look(COMMON, RECORDS, rehearsal=True)
 
 
-def checked(picture):
+def check_picture(picture):
     assert picture.title
     assert picture.alt
     assert len(picture.table)
@@ -45,16 +45,16 @@ def checked(picture):
 # --- analyses ---
 
 
-def test_k_way_analyses_are_all_tables_of_k_attributes():
-    found = analyses.workloads_by_way(SCHEMA, (2, 1, 2))
-    assert list(found) == ["1-way", "2-way"]
-    assert [g.attributes for g in found["2-way"].groups] == [("a", "b"), ("a", "c"), ("b", "c")]
+def test_workloads_by_way_contain_all_k_way_tables():
+    workloads = analyses.workloads_by_way(SCHEMA, (2, 1, 2))
+    assert list(workloads) == ["1-way", "2-way"]
+    assert [g.attributes for g in workloads["2-way"].groups] == [("a", "b"), ("a", "c"), ("b", "c")]
     for ways in ((), (1,), (2, 2), (0, 1), (1, 4)):
         with pytest.raises(WorkloadError, match="from 1 to 3"):
             analyses.workloads_by_way(SCHEMA, ways)
 
 
-def test_a_coarser_workload_is_told_by_the_finer_one():
+def test_coarse_workload_is_determined_by_fine_workload():
     present = (
         Workload(SCHEMA)
         .add(("a", "b"), {"a": "range", "b": "marginal"})
@@ -62,81 +62,79 @@ def test_a_coarser_workload_is_told_by_the_finer_one():
         .add(("c",), "marginal")
         .add((), "total")
     )
-    found = analyses.coarse_and_fine(present)
-    assert list(found) == [analyses.FEWER, analyses.PRESENT]
-    coarse = found[analyses.FEWER]
-    asked = [(g.attributes, g.family_text) for g in coarse.groups]
-    assert asked == [(("a",), "range"), (("b",), "marginal"), (("c",), "marginal"), ((), "total")]
+    workloads = analyses.coarse_and_fine(present)
+    assert list(workloads) == [analyses.FEWER, analyses.PRESENT]
+    coarse = workloads[analyses.FEWER]
+    groups = [(g.attributes, g.family_text) for g in coarse.groups]
+    assert groups == [(("a",), "range"), (("b",), "marginal"), (("c",), "marginal"), ((), "total")]
     fine_rows = np.concatenate(workload_rows(present))
     for rows in workload_rows(coarse):
         solution = np.linalg.lstsq(fine_rows.T, rows.T, rcond=None)[0]
         np.testing.assert_allclose(fine_rows.T @ solution, rows.T, atol=1e-9)
-    NestedPlanRule(common=common_of(found), share=0.5, snr=5.0)
+    NestedPlanRule(common=common_of(workloads), share=0.5, snr=5.0)
     for empty in (Workload(SCHEMA), Workload(SCHEMA).add((), "total")):
         with pytest.raises(WorkloadError, match="leave out"):
             analyses.coarse_and_fine(empty)
 
 
-def test_the_census_cascade_counts_the_bins_of_the_paper():
+def test_census_ages_match_bins_of_paper():
     census = Schema.from_json(demo_data.schemas()["census"].read_bytes())
-    found = analyses.census_ages(census)
-    assert {name: w.queries for name, w in found.items()} == {"Total": 2, "Age4": 8, "Age9": 18, "Age23": 46}
+    workloads = analyses.census_ages(census)
+    assert {name: w.queries for name, w in workloads.items()} == {"Total": 2, "Age4": 8, "Age9": 18, "Age23": 46}
     table = np.arange(206.0).reshape(103, 2)
     for name, edges in CENSUS_AGES.items():
-        (group,) = found[name].groups
+        (group,) = workloads[name].groups
         expected = np.add.reduceat(table, edges[:-1], axis=0)
-        given = table.sum(axis=0) if name == "Total" else table
-        np.testing.assert_allclose(apply_group(group, given, 0, group.count), expected.ravel())
-    assert "age 18 to 44" in found["Age4"].describe(2)
-    assert "age 20 and" in found["Age23"].describe(10)
-    assert "age 85 and over" in found["Age23"].describe(44)
+        expected_input = table.sum(axis=0) if name == "Total" else table
+        np.testing.assert_allclose(apply_group(group, expected_input, 0, group.count), expected.ravel())
+    assert "age 18 to 44" in workloads["Age4"].describe(2)
+    assert "age 20 and" in workloads["Age23"].describe(10)
+    assert "age 85 and over" in workloads["Age23"].describe(44)
     with pytest.raises(WorkloadError, match="103 cells"):
         analyses.census_ages(SCHEMA)
 
 
-# --- what is shared ---
+# --- budget shares ---
 
 
-def test_bars_and_sentences_are_the_budget_shares():
-    picture = checked(coarse_figures.shares_picture(COMMON, lambda budget: f"rho {budget.rho:g}"))
+def test_shares_picture_matches_budget_shares():
+    picture = check_picture(coarse_figures.shares_picture(COMMON, lambda budget: f"rho {budget.rho:g}"))
     pd.testing.assert_frame_equal(picture.table.drop(columns="budget"), COMMON.budget_shares())
     assert list(picture.table["budget"]) == ["rho 0.25"] * 3
-    shared, own = picture.figure.data
-    # what stands on the bars is said in the unit of whoever looks; the bars themselves add up
-    assert set(own.text) == {"in all rho 0.25"}
+    shared, rest = picture.figure.data
+    # labels use the unit of the reader; the bars themselves sum to the budget
+    assert set(rest.text) == {"in all rho 0.25"}
     assert set(shared.text) == {f"rho {COMMON.look.budget.rho:g}"}
     assert f"share rho {COMMON.look.budget.rho:g}, {COMMON.saved:.2%}" in picture.alt
     assert len(set(shared.x)) == 1
-    assert isinstance(own.marker.color, str)  # the legend shows one colour, so the bars have one
-    assert isinstance(own.marker.pattern.shape, str)
-    np.testing.assert_allclose(np.add(shared.x, own.x), [0.5] * 3)
+    # one colour per trace, so that the legend matches the bars
+    assert isinstance(rest.marker.color, str)
+    assert isinstance(rest.marker.pattern.shape, str)
+    np.testing.assert_allclose(np.add(shared.x, rest.x), [0.5] * 3)
     assert f"{cost(COMMON.look.budget.pcost)} pcost, {COMMON.saved:.2%}" in coarse_figures.saved_text(COMMON)
     spaces = coarse_figures.space_table(COMMON)
     assert spaces["cost (pcost)"].sum() == pytest.approx(sum(p.pcost for p in COMMON.options), rel=1e-4)
     assert set(spaces["attributes"]) == {"(total)", "a", "b", "c", "a × b", "a × c", "b × c", "a × b × c"}
 
 
-def test_look_and_rest_are_printed_to_the_last_digit():
+def test_spend_table_prints_exact_sums():
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), pcost=0.1, split=nested_choices)
     for common in (COMMON, chain, chain.following):
         table = coarse_figures.spend_table(common)
-        for look, rest, both, alone in zip(*(table[c] for c in table.columns[1:]), strict=True):
-            assert Decimal(look) + Decimal(rest) == Decimal(alone)
-            assert both.endswith(f" = {alone}")
+        for look, rest, both, total in zip(*(table[c] for c in table.columns[1:]), strict=True):
+            assert Decimal(look) + Decimal(rest) == Decimal(total)
+            assert both.endswith(f" = {total}")
     assert coarse_figures.exact_sum([1e-9, 0.3]) == "0.000000001 + 0.3 = 0.300000001"
     assert coarse_figures.exact_sum([0.7]) == "0.7"
 
 
-# --- the rule and the look ---
+# --- selection rule and first stage ---
 
 
-def test_a_rule_in_words_has_its_numbers():
+def test_rule_text_contains_rule_numbers():
     text = coarse_figures.rule_text(RULE)
-    assert "at least 5 standard errors" in text
-    assert "off by 40% at most" in text
-    assert "at least 50% of its 9 cells" in text
-    assert "the finest of 2-way, 3-way" in text
-    assert "3 standard errors of the look" in text
+    for words in ("5 standard errors", "40%", "50% of its 9 cells", "2-way, 3-way", "3 standard errors"):
+        assert words in text
     chain = common_of(analyses.workloads_by_way(SCHEMA, (1, 2, 3)), split=nested_choices)
     words = coarse_figures.rule_text(NestedPlanRule(common=chain, share=0.5, snr=5.0))
     assert "the next analysis, '2-way', look closer. If not even '1-way'" in words
@@ -144,13 +142,13 @@ def test_a_rule_in_words_has_its_numbers():
 
 
 @pytest.mark.parametrize("primary", ["1-way", "2-way"])
-def test_ratios_are_those_of_the_rule(primary):
+def test_snr_picture_matches_rule(primary):
     common = COMMON if primary == "1-way" else common_of(analyses.workloads_by_way(SCHEMA, (2, 3)))
-    looked = stepwise.look(common, RECORDS, rehearsal=True)
+    first_stage = stepwise.look(common, RECORDS, rehearsal=True)
     rule = NestedPlanRule(common=common, share=0.5, snr=5.0)
     for group in range(len(rule.groups)):
-        picture = checked(coarse_figures.snr_picture(rule, looked, group, "3-way"))
-        expected = rule.signal_to_noise(looked, group, "3-way")
+        picture = check_picture(coarse_figures.snr_picture(rule, first_stage, group, "3-way"))
+        expected = rule.signal_to_noise(first_stage, group, "3-way")
         np.testing.assert_array_equal(picture.table["snr_low"], expected["snr_low"])
         assert f"{expected['stands_out'].sum()} of {len(expected)}" in picture.alt
         assert "REHEARSAL" in picture.figure.to_json()
@@ -162,22 +160,22 @@ def test_ratios_are_those_of_the_rule(primary):
             assert len(drawn[0].x) + len(drawn[1].x) == len(expected)
 
 
-def test_shares_above_the_ratio_lead_to_the_verdict():
-    picture = checked(coarse_figures.shares_above_picture(RULE, LOOKED))
-    shares = RULE.decide(LOOKED).shares
+def test_shares_above_picture_matches_verdict():
+    picture = check_picture(coarse_figures.shares_above_picture(RULE, FIRST_STAGE))
+    shares = RULE.decide(FIRST_STAGE).shares
     table = picture.table.set_index("option")
     assert table.loc["2-way", "share above, lowest"] == pytest.approx(shares["2-way, lower"])
     assert table.loc["3-way", "share above, highest"] == pytest.approx(shares["3-way, upper"])
     assert table.loc["1-way", "share above, highest"] == pytest.approx(shares["1-way, upper"])
     line = next(t for t in picture.figure.data if t.name == "2-way" and t.showlegend)
-    estimate = RULE.estimates(LOOKED) / RULE.errors("2-way")
+    estimate = RULE.estimates(FIRST_STAGE) / RULE.errors("2-way")
     for ratio, above in zip(line.x, line.y, strict=True):
         assert above == pytest.approx((estimate >= ratio).mean())
 
 
-def test_a_released_look_has_no_mark():
-    made = measure(COMMON.look, RECORDS, rehearsal=True)
-    released = type(made)(**{**vars(made), "rehearsal": False})
+def test_pictures_of_released_look_have_no_mark():
+    first_stage = measure(COMMON.look, RECORDS, rehearsal=True)
+    released = type(first_stage)(**{**vars(first_stage), "rehearsal": False})
     for picture in (
         coarse_figures.snr_picture(RULE, released, 0, 0),
         coarse_figures.shares_above_picture(RULE, released),
@@ -186,19 +184,19 @@ def test_a_released_look_has_no_mark():
         assert "ehearsal" not in picture.alt
 
 
-def test_large_groups_are_thinned():
+def test_snr_picture_of_large_group_is_thinned():
     schema = Schema([Attribute.of_size("a", 600), Attribute.of_size("b", 2)])
     common = common_of(
         {"a": Workload(schema).add(("a",), "marginal"), "ab": Workload.all_ways(schema, ways=2, family="marginal")}, 1.0
     )
-    looked = stepwise.look(common, synthetic(schema, 100, seed=1), rehearsal=True)
-    picture = coarse_figures.snr_picture(NestedPlanRule(common=common, share=0.5, snr=1.0), looked, 0, 1)
+    first_stage = stepwise.look(common, synthetic(schema, 100, seed=1), rehearsal=True)
+    picture = coarse_figures.snr_picture(NestedPlanRule(common=common, share=0.5, snr=1.0), first_stage, 0, 1)
     assert sum(len(t.x) for t in picture.figure.data) == coarse_figures.MAX_POINTS
     assert len(picture.table) == 600
     assert "evenly spaced" in picture.note
 
 
-def test_even_totals_just_meet_the_rule():
+def test_even_totals_are_threshold_of_rule():
     totals = RULE.even_totals()
     assert totals == sorted(totals)
     for option, total in zip(RULE.finer, totals, strict=True):

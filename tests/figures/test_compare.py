@@ -38,12 +38,12 @@ from engine.mechanisms.registry import MECHANISMS
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.figures.given import SCHEMA, checked, workload
+from tests.figures.example import SCHEMA, check_picture, example_workload
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
-    return comparison(workload(), Budget(pcost=0.7), ["identity", "querysmasher", "laplace", "nonsense"])
+def compared() -> Comparison:
+    return comparison(example_workload(), Budget(pcost=0.7), ["identity", "querysmasher", "laplace", "nonsense"])
 
 
 def dots(picture: Picture) -> dict[str, float]:
@@ -51,9 +51,9 @@ def dots(picture: Picture) -> dict[str, float]:
     return {trace.meta: trace.x[0] for trace in picture.figure.data if trace.meta}
 
 
-def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comparison) -> None:
-    picture = checked(ranking_picture(found))
-    done = found.frame[found.frame["status"] == "ok"].set_index("mechanism")
+def test_ranking_picture_draws_mechanisms_near_bound(compared: Comparison) -> None:
+    picture = check_picture(ranking_picture(compared))
+    done = compared.frame[compared.frame["status"] == "ok"].set_index("mechanism")
     near = done[done["gap"] <= 1.0]
     assert dots(picture) == pytest.approx((1.0 + near["gap"]).to_dict())
     assert min(dots(picture).values()) >= 1.0 - 1e-9
@@ -62,33 +62,34 @@ def test_the_ranking_draws_what_is_near_the_bound_and_names_the_rest(found: Comp
     for trace in picture.figure.data:
         if trace.meta:
             assert trace.marker.color == mechanism_style(trace.meta).color
-            assert trace.text is None  # numbers beside marks are cut off on narrow screens
+            # text next to the markers would be cut off on narrow screens
+            assert trace.text is None
     rows = picture.figure.layout.yaxis.ticktext
     gaps = [gap_words(float(near["gap"][label])).replace(" over the bound", " over") for label in dots(picture)]
     assert [row.rpartition("<br>")[0].replace("<br>", " ") for row in rows] == list(map(title_of, dots(picture)))
     assert all(row.endswith(f" counts, {gap}") for row, gap in zip(rows, gaps, strict=True))
     assert gap_words(float(done["gap"].iloc[0])) in picture.alt
     assert picture.alt.startswith("QuerySmasher is the most exact of 2 mechanisms")
-    assert refusals(found)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
-    assert list(costs(found)) == ranking(found)["mechanism"].tolist() == ["querysmasher", "identity"]
+    assert refusals(compared)["mechanism"].tolist() == ["Laplace mechanism", "nonsense"]
+    assert list(costs(compared)) == ranking(compared)["mechanism"].tolist() == ["querysmasher", "identity"]
 
 
-def test_mechanisms_that_are_equally_exact_are_not_ranked() -> None:
-    asked = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2), "marginal")
+def test_ranking_picture_reports_ties() -> None:
+    workload = Workload.all_ways(Schema([Attribute.of_size(name, 4) for name in "ab"]), (1, 2), "marginal")
     same = ["wff", "querysmasher", "residualplanner"]
-    assert ranking_picture(comparison(asked, Budget(pcost=1.0), same)).alt.startswith(
+    assert ranking_picture(comparison(workload, Budget(pcost=1.0), same)).alt.startswith(
         "All 3 mechanisms are equally exact with "
     )
-    more = ranking_picture(comparison(asked, Budget(pcost=1.0), [*same, "identity"]))
+    more = ranking_picture(comparison(workload, Budget(pcost=1.0), [*same, "identity"]))
     assert more.alt.startswith("3 of 4 mechanisms are the most exact with ")
 
 
-def test_a_weighted_ranking_stands_against_its_own_bound() -> None:
-    heavy = comparison(workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
+def test_weighted_ranking_uses_weighted_bound() -> None:
+    heavy = comparison(example_workload(weight=50.0), Budget(pcost=1.0), ["wff", "identity"])
     picture = ranking_picture(heavy)
-    made = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
-    assert dots(picture) == pytest.approx({k: v / heavy.bound for k, v in made.items() if v <= 2 * heavy.bound})
-    assert format_number(min(made.values())) in picture.alt
+    errors = {label: load_plan(text).weighted_rmse for label, text in heavy.plans.items()}
+    assert dots(picture) == pytest.approx({k: v / heavy.bound for k, v in errors.items() if v <= 2 * heavy.bound})
+    assert format_number(min(errors.values())) in picture.alt
 
 
 def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
@@ -98,70 +99,71 @@ def by_hand(gaps: dict[str, float], bound: float = 1.0) -> Comparison:
     return Comparison(frame=frame, plans=dict.fromkeys(gaps, ""), bound=bound, statement=".", groups=groups)
 
 
-def test_far_mechanisms_are_folded() -> None:
-    found = by_hand({"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf})
-    for picture in (ranking_picture(found), effort_picture(found)):
+def test_mechanisms_far_from_bound_are_summarized() -> None:
+    comparison = by_hand({"querysmasher": 0.01, "hdmm": 0.2, "wff": 1.5, "identity": 899.0, "gaussian": math.inf})
+    for picture in (ranking_picture(comparison), effort_picture(comparison)):
         assert "Over 2 times: Weighted Fourier Factorizations. Over 5 times: 2." in picture.note
         assert len(picture.table) == 5
-    assert dots(ranking_picture(found)) == pytest.approx({"querysmasher": 1.01, "hdmm": 1.2})
-    # far from the bound the best is drawn all the same, with those that are near it
+    assert dots(ranking_picture(comparison)) == pytest.approx({"querysmasher": 1.01, "hdmm": 1.2})
+    # the best mechanism is drawn even if it is far from the bound
     assert list(dots(ranking_picture(by_hand({"wff": 3.0, "identity": 899.0})))) == ["wff"]
     unknown = ranking_picture(by_hand({"wff": math.nan, "identity": math.nan}, bound=0.0))
     assert "bound" not in unknown.alt
     assert unknown.figure.layout.xaxis.title.text == "times the best of these"
 
 
-def test_the_map_shows_who_loses_where(plans: dict[str, Plan]) -> None:
-    asked = workload()
-    compared = comparison(asked, Budget(pcost=0.7), list(plans))
-    picture = checked(where_picture(compared, asked))
+def test_where_picture_matches_group_errors(plans: dict[str, Plan]) -> None:
+    workload = example_workload()
+    compared = comparison(workload, Budget(pcost=0.7), list(plans))
+    picture = check_picture(where_picture(compared, workload))
     errors = np.array([plans[label].by_group()["rmse"] for label in compared.groups])
     assert [picture.table[title_of(label)].tolist() for label in compared.groups] == [
         pytest.approx(row) for row in (errors / errors.min(axis=0)).tolist()
     ]
     assert np.nanmin(picture.figure.data[0].z) == pytest.approx(1.0)
-    page = comparison_page(compared, asked, Budget(pcost=0.7))
+    page = comparison_page(compared, workload, Budget(pcost=0.7))
     assert "<b>" not in page
     assert "http" not in page
     assert page.count("<table>") == 4
     assert "Who loses where" in page
 
 
-def test_error_at_other_budgets_is_that_of_a_plan_there(plans: dict[str, Plan]) -> None:
-    compared = comparison(workload(), Budget(pcost=0.7), ["querysmasher"])
+def test_budgets_picture_matches_plans_at_budgets(plans: dict[str, Plan]) -> None:
+    compared = comparison(example_workload(), Budget(pcost=0.7), ["querysmasher"])
     table = budgets_picture(compared, Budget(pcost=0.7)).table
     for pcost, error in zip(table["pcost"], table["QuerySmasher"], strict=True):
         assert error == pytest.approx(at_budget(plans["querysmasher"], Budget(pcost=pcost)).rmse, rel=1e-6)
 
 
-def test_a_mechanism_that_leaves_a_query_out_does_not_spoil_the_picture() -> None:
-    asked = Workload(SCHEMA).add(("age",), "total").add(("age",), "prefix", weight=0.0)
-    made = comparison(asked, Budget(pcost=1.0), ["querysmasher", "identity"])
-    assert not np.isfinite(made.frame["rmse"]).all()
-    picture = checked(ranking_picture(made))
+def test_pictures_with_infinite_errors_stay_finite() -> None:
+    workload = Workload(SCHEMA).add(("age",), "total").add(("age",), "prefix", weight=0.0)
+    compared = comparison(workload, Budget(pcost=1.0), ["querysmasher", "identity"])
+    assert not np.isfinite(compared.frame["rmse"]).all()
+    picture = check_picture(ranking_picture(compared))
     assert np.isfinite(picture.figure.layout.xaxis.range).all()
-    checked(effort_picture(made))
-    checked(where_picture(made, asked))
-    one, other = (load_plan(made.plans[name]) for name in ("querysmasher", "identity"))
+    check_picture(effort_picture(compared))
+    check_picture(where_picture(compared, workload))
+    one, other = (load_plan(compared.plans[name]) for name in ("querysmasher", "identity"))
     lost = losses(one, other)
     assert math.isinf(lost.worst)
-    assert losses(other, one).worse == pytest.approx(2 / 7)  # the total, and the prefix that is the total
-    checked(spreads_picture(made.spreads))
-    checked(ratio_picture({"querysmasher": one, "identity": other}, 1))
+    # two of seven queries: the total, and the prefix that equals it
+    assert losses(other, one).worse == pytest.approx(2 / 7)
+    check_picture(spreads_picture(compared.spreads))
+    check_picture(ratio_picture({"querysmasher": one, "identity": other}, 1))
 
 
-def test_a_forecast_comes_before_the_start_with_its_refusals() -> None:
-    table = expected_costs(workload(), Budget(pcost=1.0))
+def test_expected_costs_include_refusals() -> None:
+    table = expected_costs(example_workload(), Budget(pcost=1.0))
     assert table["mechanism"].tolist() == list(variants())
     assert (table.loc[table["mechanism"] == "laplace", "status"] != "ok").all()
     ready = table[table["status"] == "ok"]
     assert (ready["seconds"] > 0).all()
     assert (ready["memory_mb"] > 0).all()
-    small = expected_costs(workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3)
+    small = expected_costs(example_workload(), Budget(pcost=1.0), ["querysmasher"], memory_limit=1e3)
     assert "more than the limit" in small["status"][0]
 
 
-def test_every_mechanism_has_one_colour_and_no_two_look_the_same() -> None:
+def test_mechanism_styles_are_unique() -> None:
     looks = {label: mechanism_style(label) for label in variants()}
     assert len(set(looks.values())) == len(looks)
     for label, seen in looks.items():
@@ -172,12 +174,12 @@ def test_every_mechanism_has_one_colour_and_no_two_look_the_same() -> None:
     assert {mechanism_name(label) for label in looks} == {m.name for m in MECHANISMS}
 
 
-def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) -> None:
-    picture = checked(spreads_picture({label: error_distribution(made) for label, made in plans.items()}))
-    told = comparison(workload(), Budget(pcost=0.7), list(plans)).spreads
-    assert checked(spreads_picture(told)).alt == picture.alt
-    for label, made in plans.items():
-        stds = np.concatenate([np.sqrt(made.variances(i)) for i in range(len(made.workload.groups))])
+def test_spreads_picture_matches_error_quantiles(plans: dict[str, Plan]) -> None:
+    picture = check_picture(spreads_picture({label: error_distribution(p) for label, p in plans.items()}))
+    spreads = comparison(example_workload(), Budget(pcost=0.7), list(plans)).spreads
+    assert check_picture(spreads_picture(spreads)).alt == picture.alt
+    for label, p in plans.items():
+        stds = np.concatenate([np.sqrt(p.variances(i)) for i in range(len(p.workload.groups))])
         exact = np.quantile(stds, [0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0], method="inverted_cdf")
         np.testing.assert_allclose(picture.table[title_of(label)], exact)
         drawn = next(t for t in picture.figure.data if t.legendgroup == label and t.mode == "lines")
@@ -186,7 +188,7 @@ def test_distributions_of_several_plans_share_an_axis(plans: dict[str, Plan]) ->
     assert names == [title_of(label) for label in plans]
 
 
-def test_published_rows() -> None:
+def test_results_table_lists_published_rows() -> None:
     table = results_table({"CPS 1-way": 3.0})
     assert len(table) == len(ROWS) == 42
     assert table["ours"].notna().sum() == 1
@@ -194,20 +196,20 @@ def test_published_rows() -> None:
     assert all(row.optimum <= row.printed * (1 + 5e-4) for row in ROWS)
 
 
-def test_one_is_never_said_in_the_plural() -> None:
+def test_texts_use_singular_for_one() -> None:
     schema = Schema([Attribute.of_size("only", 1)])
-    asked = Workload(schema).add("only")
-    made = plan(asked, Budget(pcost=1.0))
-    found = comparison(asked, Budget(pcost=1.0), ["identity"])
+    workload = Workload(schema).add("only")
+    result = plan(workload, Budget(pcost=1.0))
+    compared = comparison(workload, Budget(pcost=1.0), ["identity"])
     pictures = [
         domain_picture(schema),
-        family_picture(schema, asked.groups[0]),
+        family_picture(schema, workload.groups[0]),
         range_picture(schema, {"only": (0, 0)}),
-        spread_picture(made, 1.0),
-        ranking_picture(found),
+        spread_picture(result, 1.0),
+        ranking_picture(compared),
     ]
     said = [f"{one.title} {one.alt} {one.note}" for one in pictures]
-    said += [comparison_page(found, asked, Budget(pcost=1.0))]
-    said += [within_text(made, 1.0), quality_text(made, NoiseScale(records=1.0))]
+    said += [comparison_page(compared, workload, Budget(pcost=1.0))]
+    said += [within_text(result, 1.0), quality_text(result, NoiseScale(records=1.0))]
     plural = re.compile(r"(?<![\d.,])1 (?:queries|cells|groups|attributes|mechanisms|records|rows|steps|counts)\b")
     assert [(text, plural.findall(text)) for text in said if plural.search(text)] == []

@@ -10,34 +10,35 @@ from engine.figures.errors import error_grid
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.figures.given import checked, workload
+from tests.figures.example import check_picture, example_workload
 
 
-def test_grids_hold_every_query_once() -> None:
-    asked = workload()
-    for i, group in enumerate(asked.groups):
+def test_error_grid_contains_every_query_once() -> None:
+    workload = example_workload()
+    for i, group in enumerate(workload.groups):
         if len(group.parts) > 2:
             continue
-        grid = error_grid(asked, i)
+        grid = error_grid(workload, i)
         counts = [p.count for p in group.parts]
         numbers = np.ravel_multi_index(grid.index, counts) if counts else np.zeros(1)
         assert sorted(numbers) == list(range(group.count))
         assert all(len(texts) == group.count for texts in grid.columns().values())
 
 
-def test_a_map_of_pairs_has_every_pair_twice_the_least_exact_first() -> None:
+def test_pairs_picture_is_symmetric_and_sorted() -> None:
     schema = Schema([Attribute.of_size(name, n) for name, n in zip("abcd", (2, 9, 3, 5), strict=True)])
-    asked = Workload.all_ways(schema, (1, 2), family="prefix").add(("a", "b", "c"))
-    made = plan(asked, Budget(pcost=1.0))
-    picture = checked(pairs_picture(made))
+    workload = Workload.all_ways(schema, (1, 2), family="prefix").add(("a", "b", "c"))
+    result = plan(workload, Budget(pcost=1.0))
+    picture = check_picture(pairs_picture(result))
     drawn, dots = picture.figure.data
     grid, names = np.asarray(drawn.z, float), list(drawn.x)
     for column, row, (chosen, _) in zip(dots.x, dots.y, dots.customdata, strict=True):
-        assert set(asked.groups[chosen].attributes) == {column, row}
-    assert len(dots.x) == 16  # four attributes alone, and six pairs twice
-    for number, group in enumerate(asked.groups[:-1]):
+        assert set(workload.groups[chosen].attributes) == {column, row}
+    # four single attributes, and six pairs in both orders
+    assert len(dots.x) == 16
+    for number, group in enumerate(workload.groups[:-1]):
         places = [names.index(name) for name in group.attributes] * 2
-        largest = made.by_group()["max_std"][number]
+        largest = result.by_group()["max_std"][number]
         assert grid[places[0], places[1]] == grid[places[1], places[0]] == pytest.approx(largest)
     assert grid[0].max() == np.nanmax(grid)
     assert not has_map(Workload(schema).add(("a", "b")))

@@ -30,45 +30,46 @@ from engine.workload import Attribute, Schema, Workload
 DOCUMENT = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n%s\n\\end{document}\n"
 HARD = ["50% & more_of $x$ #1", "[18, 30)", "*", "a \\input{b}", "~^", "äßéø – … “so”"]
 SCHEMA = Schema([Attribute.categorical("what & why_", HARD), Attribute.numeric("age ≤", [0, 18, 30, 65])])
-ASKED = Workload.all_ways(SCHEMA, (1, 2))
+WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
 
 
 @pytest.fixture(scope="module")
 def tables() -> dict[str, pd.DataFrame]:
     """Tables of every exported kind, with names and labels that need escaping."""
-    made: Plan = plan(ASKED, Budget(pcost=1.0))
-    found = comparison(ASKED, made.budget, ["querysmasher", "identity", "wff"])
+    result: Plan = plan(WORKLOAD, Budget(pcost=1.0))
+    compared = comparison(WORKLOAD, result.budget, ["querysmasher", "identity", "wff"])
     drawn = {
-        "ranking": ranking_picture(found),
-        "effort": effort_picture(found),
-        "where": where_picture(found, ASKED),
-        "budgets": budgets_picture(found, made.budget),
-        "errors": error_picture(made, 2),
-        "spent": budget_picture(made),
+        "ranking": ranking_picture(compared),
+        "effort": effort_picture(compared),
+        "where": where_picture(compared, WORKLOAD),
+        "budgets": budgets_picture(compared, result.budget),
+        "errors": error_picture(result, 2),
+        "spent": budget_picture(result),
     }
     signs = pd.DataFrame({"sign": [f"{sign}x{sign}" for sign in [*LATEX, *HARD]]})
     numbers = pd.DataFrame({"number": [np.inf, np.nan, -1.5, 1e-9, 1e12]})
     return {name: picture.table for name, picture in drawn.items()} | {
-        "groups": group_table(made),
+        "groups": group_table(result),
         "signs": signs,
         "numbers": numbers,
     }
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs texlive-latex-base and texlive-latex-recommended")
-def test_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
+def test_latex_text_of_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
     file = tmp_path / "tables.tex"
     pages = [f"\\typeout{{{name}}}\n{latex_text(table)}" for name, table in tables.items()]
     file.write_text(DOCUMENT % "\n\\clearpage\n".join(pages), encoding="utf-8")
     command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", file.name]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     said = done.stdout.decode(errors="replace")
-    assert done.returncode == 0, said[-800:]  # after the name of the table that does not compile
+    # the end of the log names the table that does not compile
+    assert done.returncode == 0, said[-800:]
     assert f"Output written on tables.pdf ({len(tables)} pages" in said
     assert file.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_every_row_has_all_its_columns(tables: dict[str, pd.DataFrame]) -> None:
+def test_latex_text_rows_have_all_columns(tables: dict[str, pd.DataFrame]) -> None:
     for name, table in tables.items():
         lines = latex_text(table).splitlines()
         rows = [line for line in lines if line.endswith(r" \\")]
@@ -79,7 +80,7 @@ def test_every_row_has_all_its_columns(tables: dict[str, pd.DataFrame]) -> None:
             assert row.isprintable(), row
 
 
-def test_csv_is_read_back(tables: dict[str, pd.DataFrame]) -> None:
+def test_csv_text_round_trips(tables: dict[str, pd.DataFrame]) -> None:
     for name, table in tables.items():
         back = pd.read_csv(StringIO(csv_text(table)), keep_default_na=False)
         assert list(back.columns) == list(map(str, table.columns)), name

@@ -17,18 +17,18 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.figures.given import SCHEMA, checked, workload
+from tests.figures.example import SCHEMA, check_picture, example_workload
 
 
-def test_ratios_of_every_query_are_those_of_the_plans(plans: dict[str, Plan]) -> None:
+def test_ratio_picture_matches_plan_ratios(plans: dict[str, Plan]) -> None:
     pair = {name: plans[name] for name in ("identity", "querysmasher")}
-    for i, group in enumerate(workload().groups):
+    for i, group in enumerate(example_workload().groups):
         ratio = np.sqrt(plans["identity"].variances(i) / plans["querysmasher"].variances(i))
         if len(group.parts) > 2:
-            picture = checked(ratio_picture(pair, i, (0, 2), [0, 1, 0]))
+            picture = check_picture(ratio_picture(pair, i, (0, 2), [0, 1, 0]))
             ratio = ratio.reshape([p.count for p in group.parts])[:, 1, :].ravel()
         else:
-            picture = checked(ratio_picture(pair, i))
+            picture = check_picture(ratio_picture(pair, i))
         np.testing.assert_allclose(picture.table["ratio"], ratio)
         trace = picture.figure.data[0]
         if trace.type == "heatmap":
@@ -38,31 +38,31 @@ def test_ratios_of_every_query_are_those_of_the_plans(plans: dict[str, Plan]) ->
     assert ratios(np.array([np.inf, 2.0]), np.array([np.inf, np.inf])).tolist() == [1.0, 0.0]
 
 
-def brute(one: Plan, other: Plan) -> tuple[float, float, float, list[str]]:
-    asked = one.workload
-    found = [np.sqrt(one.variances(i) / other.variances(i)) for i in range(len(asked.groups))]
-    ratio = np.concatenate(found)
-    texts = [asked.describe(int(k)) for k in np.flatnonzero(ratio > ratio.max() * (1 - 1e-6))]
+def enumerate_losses(one: Plan, other: Plan) -> tuple[float, float, float, list[str]]:
+    workload = one.workload
+    group_ratios = [np.sqrt(one.variances(i) / other.variances(i)) for i in range(len(workload.groups))]
+    ratio = np.concatenate(group_ratios)
+    texts = [workload.describe(int(k)) for k in np.flatnonzero(ratio > ratio.max() * (1 - 1e-6))]
     return float((ratio > 1 + 1e-6).mean()), float((ratio < 1 - 1e-6).mean()), float(ratio.max()), texts
 
 
-def test_where_a_loses_is_counted_query_by_query(plans: dict[str, Plan]) -> None:
+def test_losses_match_enumeration(plans: dict[str, Plan]) -> None:
     for one, other in (("identity", "wff"), ("wff", "identity"), ("querysmasher", "wff")):
         lost = losses(plans[one], plans[other])
-        worse, better, worst, texts = brute(plans[one], plans[other])
+        worse, better, worst, texts = enumerate_losses(plans[one], plans[other])
         assert (lost.worse, lost.better) == pytest.approx((worse, better))
         assert lost.worst == pytest.approx(worst)
         assert lost.query in texts
         assert lost.exact
-        assert lost.groups["queries"].sum() == workload().queries
+        assert lost.groups["queries"].sum() == example_workload().queries
     same = losses(plans["wff"], plans["wff"])
     assert (same.worse, same.better, same.worst) == (0.0, 0.0, 1.0)
 
 
-def test_a_sample_of_many_queries_comes_close(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampled_losses_are_near_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size(c, 24) for c in "abc"])
-    asked = Workload.all_ways(schema, (1, 2, 3))
-    one, other = (plan(asked, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
+    workload = Workload.all_ways(schema, (1, 2, 3))
+    one, other = (plan(workload, Budget(pcost=1.0), name) for name in ("querysmasher", "wff"))
     exact = losses(one, other)
     monkeypatch.setattr(importlib.import_module("engine.analysis.error_distribution"), "EXACT_QUERIES", 1000)
     monkeypatch.setattr(importlib.import_module("engine.analysis.error_distribution"), "SAMPLE", 5000)
@@ -75,14 +75,14 @@ def test_a_sample_of_many_queries_comes_close(monkeypatch: pytest.MonkeyPatch) -
     row = sampled.groups.iloc[0]
     position = next(
         k
-        for k in range(asked.groups[row["group"]].count)
-        if asked.describe_in_group(row["group"], k) == row["worst query"]
+        for k in range(workload.groups[row["group"]].count)
+        if workload.describe_in_group(row["group"], k) == row["worst query"]
     )
     ratio = math.sqrt(one.variances(row["group"])[position] / other.variances(row["group"])[position])
     assert ratio == pytest.approx(row["worst ratio"])
 
 
-def test_plans_of_different_queries_are_no_pair(plans: dict[str, Plan]) -> None:
+def test_losses_of_different_queries_are_refused(plans: dict[str, Plan]) -> None:
     other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=1.0))
     with pytest.raises(PlanError, match="different queries"):
         losses(plans["wff"], other)
@@ -90,12 +90,14 @@ def test_plans_of_different_queries_are_no_pair(plans: dict[str, Plan]) -> None:
         ratio_picture({"a": plans["wff"], "b": other}, 0)
 
 
-def test_what_differs_between_two_plans() -> None:
-    first = plan(workload(), Budget(pcost=1.0))
+def test_plan_diff_reports_request_and_groups() -> None:
+    first = plan(example_workload(), Budget(pcost=1.0))
     assert plan_diff(first, first).words == ()
     assert "same typical error" in summary(first, first)
-    asked = Workload(SCHEMA, (*workload().groups[1:-2], *workload(weight=3.0).groups[-3:-2])).add(("x",), "total")
-    second = plan(asked, Budget.zcdp(2.0), centers="tuned")
+    workload = Workload(SCHEMA, (*example_workload().groups[1:-2], *example_workload(weight=3.0).groups[-3:-2])).add(
+        ("x",), "total"
+    )
+    second = plan(workload, Budget.zcdp(2.0), centers="tuned")
     different = plan_diff(first, second)
     request = different.request.set_index("what")
     assert request.loc["budget"].tolist() == ["pcost 1", "pcost 4"]
@@ -116,7 +118,7 @@ def test_what_differs_between_two_plans() -> None:
         assert g["RMSE, first"] == pytest.approx(first.by_group()["rmse"][i])
 
 
-def test_weights_schemas_and_laws_are_told() -> None:
+def test_plan_diff_reports_weights_schemas_and_laws() -> None:
     base = Workload(SCHEMA).add(("age",), "range")
     heavy = plan(Workload(SCHEMA).add(("age",), "range", weight=2.0), Budget(pcost=1.0))
     assert plan_diff(plan(base, Budget(pcost=1.0)), heavy).words == ("1 group with another weight.",)

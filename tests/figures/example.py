@@ -10,7 +10,7 @@ SCHEMA = Schema(
 )
 
 
-def workload(weight: float = 1.0) -> Workload:
+def example_workload(weight: float = 1.0) -> Workload:
     return (
         Workload.all_ways(SCHEMA, (1, 2, 3))
         .add((), "total")
@@ -20,7 +20,7 @@ def workload(weight: float = 1.0) -> Workload:
     )
 
 
-def checked(picture: Picture) -> Picture:
+def check_picture(picture: Picture) -> Picture:
     assert picture.title
     assert picture.alt
     assert len(picture.table)
