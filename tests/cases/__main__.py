@@ -1,4 +1,4 @@
-"""Print what is drafted from each file of a folder, counted and left out: `python -m tests.cases FOLDER`."""
+"""Print the drafted schema and counts of each file: `python -m tests.cases FOLDER`."""
 
 from __future__ import annotations
 

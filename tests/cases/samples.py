@@ -1,4 +1,4 @@
-"""Small files with what files of records have in practice, written anew for each test run."""
+"""Small sample files of records with the irregularities of real files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One text per file: the attributes drafted from it, the columns left with reasons, and its counts."""
+"""Text per file: drafted attributes, rejected columns with reasons, and counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def files(folder: Path) -> list[Path]:
 
 
 def case_text(path: Path) -> str:
-    """Return what is drafted from a file of records that are public, counted and left out, and why."""
+    """Return the drafted attributes, counts and refused values of a public file."""
     lines = [path.name]
     try:
         draft = draft_of_public(path)

@@ -1,4 +1,4 @@
-"""The table of the samples is the one that is kept beside this file."""
+"""The table of the sample files equals the stored one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of the project as others meet it: README, packages, command line, common mistakes."""
+"""Tests of the installed project: README, distributions, command line, common mistakes."""

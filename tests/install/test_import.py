@@ -1,4 +1,4 @@
-"""What a program pays that only says `import engine`."""
+"""Modules that `import engine` loads, and limits of threads."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ import pytest
 import engine
 
 ROOT = Path(__file__).resolve().parents[2]
-WHERE_USED = {
+DEFERRED = {
     *("pandas", "scipy.optimize", "scipy.sparse", "sqlglot", "joblib", "loky", "plotly", "streamlit", "tqdm"),
     *("scipy.linalg", "scipy.special", "pyarrow.compute", "pyarrow.dataset", "pyarrow.parquet"),
 }
 
 
-ARROW = {"pyarrow.compute", "pyarrow.parquet"}  # little beside the rest, for whom files are all there is
+# the command line always reads files
+ARROW = {"pyarrow.compute", "pyarrow.parquet"}
 
 
-@pytest.mark.parametrize(("room", "used"), [("engine", set()), ("engine.cli.main", ARROW)])
-def test_what_takes_long_to_import_is_imported_where_it_is_used(room: str, used: set[str]) -> None:
-    code = f"import sys, {room}; print(*sys.modules)"
+@pytest.mark.parametrize(("module", "expected"), [("engine", set()), ("engine.cli.main", ARROW)])
+def test_import_engine_loads_no_slow_packages(module: str, expected: set[str]) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
-    assert {"engine.records.weighted_rows", room} <= loaded
-    assert loaded & WHERE_USED == used
+    assert {"engine.records.weighted_rows", module} <= loaded
+    assert loaded & DEFERRED == expected
 
 
-def test_linear_algebra_that_is_loaded_late_is_held_to_one_thread_too() -> None:
+def test_threads_for_limits_blas_loaded_later() -> None:
     code = (
         "import engine, scipy\n"
         "from engine._threads import threads_for\n"
@@ -48,12 +49,12 @@ def test_linear_algebra_that_is_loaded_late_is_held_to_one_thread_too() -> None:
     assert run.stdout.split() == ["1"]
 
 
-def test_the_version_is_that_of_the_package_also_where_it_was_never_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert engine.__version__ == importlib.metadata.version(told["name"])
+def test_version_without_installed_metadata_is_read_from_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert engine.__version__ == importlib.metadata.version(project["name"])
 
     def unknown(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", unknown)
-    assert engine.__version__ == told["version"]
+    assert engine.__version__ == project["version"]

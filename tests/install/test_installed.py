@@ -1,4 +1,4 @@
-"""What is built and handed out: its files and words, and the studio started from it, away from the checkout."""
+"""Wheel and source distribution: files, metadata and the installed app."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 FOLDERS = ("demo_data", "engine", "pages", ".streamlit", ".readme", ".ci", "benchmarks", "tests")
 FILES = ("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "app.py", "pyproject.toml")
 APP = "dp_query_workbench"
-OF_THE_SOURCE = ("tests/test_config.py", "tests/golden_files", "tests/workload", "tests/cli", "tests/install")
+TESTS_OF_SOURCE = ("tests/test_config.py", "tests/golden_files", "tests/workload", "tests/cli", "tests/install")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Built:
-    """The two files that are handed out, the one of an editable install, and the names in them."""
+class Distributions:
+    """Paths of the wheel, the source distribution and the editable wheel."""
 
     checkout: Path
     wheel: Path
@@ -55,126 +55,133 @@ class Built:
 
     @property
     def in_sdist(self) -> set[str]:
-        """Names in the source distribution below its folder, without what the builder adds."""
+        """Names in the source distribution below its folder, without files of the builder."""
         with tarfile.open(self.sdist) as archive:
             names = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
         return names - {"PKG-INFO", ".gitignore"}
 
     @property
     def metadata(self) -> email.message.Message:
-        """What a package index is told."""
+        """Metadata of the wheel."""
         with zipfile.ZipFile(self.wheel) as archive:
             name = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
             return email.message_from_bytes(archive.read(name))
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Both, built from a checkout in which people have left files of theirs."""
-    source, made = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("made")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """Distributions built from a checkout that contains unrelated private files."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("target")
     for name in FOLDERS:
         (source / name).symlink_to(ROOT / name)
     for name in (*FILES, ".gitignore"):
         shutil.copy(ROOT / name, source)
     for name in ("office.ledger", "records.csv", "plan.json", "notes/private.txt"):
         (source / name).parent.mkdir(exist_ok=True)
-        (source / name).write_text("mine")
+        (source / name).write_text("private")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(source)
-        wheel, sdist = (made / build(str(made)) for build in (hatchling.build.build_wheel, hatchling.build.build_sdist))
-        editable = made.with_name("editable")
+        wheel, sdist = (
+            target / build(str(target)) for build in (hatchling.build.build_wheel, hatchling.build.build_sdist)
+        )
+        editable = target.with_name("editable")
         editable.mkdir()
         editable /= hatchling.build.build_editable(str(editable))
-    return Built(checkout=source, wheel=wheel, sdist=sdist, editable=editable)
+    return Distributions(checkout=source, wheel=wheel, sdist=sdist, editable=editable)
 
 
 def in_checkout(*places: str) -> set[str]:
     """Names of the files below some places of the checkout."""
-    found = [file for place in places for file in (ROOT / place).rglob("*") if file.is_file()]
-    return {f.relative_to(ROOT).as_posix() for f in found if "__pycache__" not in f.parts}
+    files = [file for place in places for file in (ROOT / place).rglob("*") if file.is_file()]
+    return {f.relative_to(ROOT).as_posix() for f in files if "__pycache__" not in f.parts}
 
 
-def test_the_wheel_has_everything_and_keeps_the_app_in_one_folder(built: Built) -> None:
+def test_wheel_contains_packages_and_app_folder(built: Distributions) -> None:
     assert {PurePosixPath(name).parts[0] for name in built.in_wheel} == {"demo_data", "engine", APP}
     app = {f"{APP}/{name}" for name in (*in_checkout("pages", ".streamlit"), "app.py")}
     assert built.in_wheel == in_checkout("demo_data", "engine") | app
     assert {"engine/py.typed", "demo_data/survey.csv", f"{APP}/.streamlit/config.toml"} <= built.in_wheel
 
 
-def test_the_source_has_everything_and_nothing_that_lies_beside_it(built: Built) -> None:
+def test_source_distribution_contains_only_project_files(built: Distributions) -> None:
     assert built.in_sdist == in_checkout(*FOLDERS) | set(FILES)
     assert "tests/install/test_installed.py" in built.in_sdist
 
 
-def test_an_editable_install_leads_into_the_checkout(built: Built) -> None:
+def test_editable_install_points_to_checkout(built: Distributions) -> None:
     with zipfile.ZipFile(built.editable) as archive:
         (path,) = [name for name in archive.namelist() if name.endswith(".pth")]
         assert archive.read(path).decode().split("\n") == [str(built.checkout)]
         assert not [name for name in archive.namelist() if name.startswith(("engine", "demo_data"))]
 
 
-def test_an_index_is_told_what_is_true(built: Built) -> None:
-    told = built.metadata
-    assert (told["Name"], told["Version"]) == ("dp-query-workbench", PROJECT["version"])
-    assert (told["Requires-Python"], told["License-Expression"]) == (">=3.11", "Apache-2.0")
-    assert {text for text in told.get_all("Requires-Dist") if "extra ==" not in text} == set(PROJECT["dependencies"])
-    assert told.get_all("Provides-Extra") == sorted(PROJECT["optional-dependencies"])
-    assert told.get_all("Project-URL") is None, "an address that is named has to be there"
+def test_wheel_metadata_matches_project(built: Distributions) -> None:
+    metadata = built.metadata
+    assert (metadata["Name"], metadata["Version"]) == ("dp-query-workbench", PROJECT["version"])
+    assert (metadata["Requires-Python"], metadata["License-Expression"]) == (">=3.11", "Apache-2.0")
+    assert {text for text in metadata.get_all("Requires-Dist") if "extra ==" not in text} == set(
+        PROJECT["dependencies"]
+    )
+    assert metadata.get_all("Provides-Extra") == sorted(PROJECT["optional-dependencies"])
+    assert metadata.get_all("Project-URL") is None, "no address may be given that does not exist"
 
 
-def test_the_words_on_an_index_need_nothing_beside_them(built: Built) -> None:
-    told = built.metadata
-    words, readme = told.get_payload(decode=True).decode(), (ROOT / "README.md").read_text(encoding="utf-8")
-    assert told["Description-Content-Type"] == "text/markdown"
+def test_wheel_description_has_no_relative_links(built: Distributions) -> None:
+    metadata = built.metadata
+    words, readme = metadata.get_payload(decode=True).decode(), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert metadata["Description-Content-Type"] == "text/markdown"
     assert "](.readme/" in readme
-    assert "](" not in words.replace("](https://", ""), "neither pictures nor links lead into the checkout"
+    assert "](" not in words.replace("](https://", ""), "no relative pictures or links"
     assert set(words.splitlines()) < set(readme.splitlines())
     assert len(words.splitlines()) > 0.9 * len(readme.splitlines())
 
 
-def test_the_citation_is_that_of_this_version() -> None:
-    found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors"} <= set(found), "required by the Citation File Format 1.2.0"
-    assert (found["cff-version"], found["type"]) == ("1.2.0", "software")
-    assert str(found["version"]) == PROJECT["version"]
-    assert (found["license"], found["keywords"]) == (PROJECT["license"], PROJECT["keywords"])
-    assert found["authors"] == PROJECT["authors"]
-    assert all(set(name) == {"given-names", "family-names"} for one in found["references"] for name in one["authors"])
+def test_citation_file_matches_project() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert {"cff-version", "message", "title", "authors"} <= set(citation), "required by CFF 1.2.0"
+    assert (citation["cff-version"], citation["type"]) == ("1.2.0", "software")
+    assert str(citation["version"]) == PROJECT["version"]
+    assert (citation["license"], citation["keywords"]) == (PROJECT["license"], PROJECT["keywords"])
+    assert citation["authors"] == PROJECT["authors"]
+    assert all(
+        set(name) == {"given-names", "family-names"} for one in citation["references"] for name in one["authors"]
+    )
 
 
 PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "install")
 
 
-def is_served(folder: Path, packages: Path, *start: str, **environment: str) -> None:
-    """Start the studio of these packages, and have a page drawn and a worker's work done by it."""
+def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> None:
+    """Start the app of these packages, open a page and run a task in a worker."""
     schema = Schema.from_json((ROOT / "demo_data" / "survey.json").read_bytes())
     studio = Studio(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
     with serving(folder, start=start, **environment) as server:
         with pytest.raises(HTTPError, match="403"):
             urlopen(server.url, timeout=CEILING)
         page = opened(server)
-        begun = next(message.new_session for message in page.told if message.WhichOneof("type") == "new_session")
-        assert Path(begun.main_script_path) == packages / APP / "app.py"
-        assert begun.custom_theme.base_radius == "small"
+        session = next(message.new_session for message in page.told if message.WhichOneof("type") == "new_session")
+        assert Path(session.main_script_path) == packages / APP / "app.py"
+        assert session.custom_theme.base_radius == "small"
         assert "Election survey 1996" in page.text
         page.close()
         page = opened(server, "release", f"plan={link.packed(studio)}")
-        page.press("rehearse").until("REHEARSAL on simulated")  # by a worker, which has to find its modules, too
+        # runs in a worker process, which has to import the packages, too
+        page.press("rehearse").until("REHEARSAL on simulated")
         page.close()
 
 
-def test_the_studio_starts_where_it_is_installed(built: Built, tmp_path: Path) -> None:
+def test_installed_app_starts(built: Distributions, tmp_path: Path) -> None:
     folder = tmp_path / "installed"
     options = ("--no-deps", "--no-index", "--no-compile", "--target", str(folder))
     subprocess.run([sys.executable, *PIP, *options, str(built.wheel)], check=True)
-    # without `site`, whose .pth files may lead into the checkout, the libraries have to be named
+    # -S disables `site`, whose .pth files may point to the checkout, so libraries are listed
     paths = os.pathsep.join([str(folder), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")])
     start = (sys.executable, "-S", str(folder / "bin" / "dp-query-workbench"), "studio")
-    is_served(tmp_path, folder, *start, PYTHONPATH=paths)
+    check_app(tmp_path, folder, *start, PYTHONPATH=paths)
 
 
 @pytest.mark.full
-def test_an_empty_environment_serves_the_studio_and_the_source_passes_its_tests(built: Built, tmp_path: Path) -> None:
+def test_new_environment_serves_app_and_passes_tests(built: Distributions, tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=True)
     scripts = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -188,23 +195,23 @@ def test_an_empty_environment_serves_the_studio_and_the_source_passes_its_tests(
     python(*PIP, str(built.wheel))
     packages = Path(python("-c", "import engine; print(engine.__file__)")).parents[1]
     assert packages.is_relative_to(tmp_path / "env")
-    is_served(tmp_path, packages, str(scripts / "dp-query-workbench"), "studio", PYTHONPATH="")
+    check_app(tmp_path, packages, str(scripts / "dp-query-workbench"), "studio", PYTHONPATH="")
 
     with tarfile.open(built.sdist) as archive:
         archive.extractall(tmp_path, filter="data")
     source = tmp_path / built.sdist.name.removesuffix(".tar.gz")
     python(*PIP, f"{source}[test]")
-    python("-m", "pytest", "-p", "no:cacheprovider", *OF_THE_SOURCE, folder=source)
+    python("-m", "pytest", "-p", "no:cacheprovider", *TESTS_OF_SOURCE, folder=source)
 
 
-def test_the_command_gives_its_options_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[str]] = []
+def test_studio_command_passes_options_to_streamlit(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[list[str]] = []
     monkeypatch.setattr(sys, "argv", ["dp-query-workbench"])
-    monkeypatch.setattr(runpy, "run_module", lambda name, **_: asked.append([name, *sys.argv]))
+    monkeypatch.setattr(runpy, "run_module", lambda name, **_: calls.append([name, *sys.argv]))
     assert main(["studio"]) == 0
     names = ["--allowed-host", "one.example.org", "--server.allowedHosts", "two.example.org"]
     assert main(["studio", "--port", "8600", "--address", "127.0.0.2", *names, "--", "--theme.base", "dark"]) == 0
-    plain, full = asked
+    plain, full = calls
     assert plain == ["streamlit", "streamlit", "run", str(ROOT / "app.py")]
     assert full[4:] == [
         "--server.port=8600",

@@ -1,4 +1,4 @@
-"""Common mistakes: each is refused by an error of the engine that names what was given, what is allowed, what to do."""
+"""Common mistakes and the parts of their error messages."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ TOTALS = measure(plan(Workload(S).add("age"), B), D, rehearsal=True)
 
 
 def new_ledger() -> Ledger:
-    """A ledger in a folder of its own, which is gone with the file that it held."""
+    """Ledger whose folder no longer exists."""
     with tempfile.TemporaryDirectory() as folder:
         return Ledger.create(Path(folder) / "ledger")
 
 
-# what is done -> words of the answer: what was given | what is allowed or near | what to do
+# mistake -> parts of the message: value | allowed or similar values | what to do
 MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "an attribute that is not there": (lambda: M.marginal(["foo"]), "'foo'|2 of this schema"),
     "a misspelt attribute": (lambda: M.marginal(["agee"]), "'agee'|'age'"),
@@ -52,7 +52,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "numbers for names": (lambda: M.marginal([3]), "int|schema"),
     "a name twice": (lambda: M.marginal(["age", "age"]), "age, age|once"),
     "a table that was not measured": (lambda: TOTALS.marginal(["sex"]), "sex|answer()|marginal"),
-    "a query on nothing known": (lambda: M.answer(["foo"], [1, 2]), "'foo'|schema"),
+    "a query on an unknown attribute": (lambda: M.answer(["foo"], [1, 2]), "'foo'|schema"),
     "a query of another shape": (lambda: M.answer(["age"], [1, 2]), "(2,)|(4,)"),
     "a text for a query": (lambda: M.answer(["age"], "x"), "numbers|(4,)"),
     "a query that is no pair": (lambda: P.covariance([3]), "int|Give a pair"),
@@ -80,7 +80,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a forecast of nothing": (lambda: forecast(3), "int|Workload"),
     "no budget at all": (lambda: Budget(pcost=0), "0|above 0"),
     "a budget as text": (lambda: Budget(pcost="1"), "str|1.0"),
-    "delta beyond 1": (lambda: Budget.approx(1.0, 2.0), "2.0|between 0 and 1"),
+    "delta above 1": (lambda: Budget.approx(1.0, 2.0), "2.0|between 0 and 1"),
     "delta zero": (lambda: Budget.approx(epsilon=1.0, delta=0), "0|between 0 and 1"),
     "no rows of a person": (lambda: Budget(pcost=1.0, rows_per_person=0), "0|from 1"),
     "unknown neighbours": (lambda: Budget(pcost=1.0, neighbours="x"), "'x'|add_remove"),
@@ -97,7 +97,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "all ways of no schema": (lambda: Workload.all_ways(None), "NoneType|Schema("),
     "no ways": (lambda: Workload.all_ways(S, ways=None), "NoneType|(1, 2)"),
     "more ways than attributes": (lambda: Workload.all_ways(S, ways=5), "5|0 to 2"),
-    "a group on nothing known": (lambda: Workload(S).add("agee"), "'agee'|'age'"),
+    "a group on an unknown attribute": (lambda: Workload(S).add("agee"), "'agee'|'age'"),
     "a group on a number": (lambda: Workload(S).add(3), "int|name"),
     "a misspelt family": (lambda: Workload(S).add("age", "rangee"), "'rangee'|'range'|Choose"),
     "a family for one of two": (lambda: Workload(S).add(("age", "sex"), {"age": "prefix"}), "age, sex|each"),
@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "one column to ignore": (lambda: measure(P, D, rehearsal=True, ignore="n"), "str|['n']"),
     "no columns to ignore": (lambda: measure(P, D, rehearsal=True, ignore=3), "int|['n']"),
     "a limit of memory in words": (lambda: measure(P, D, rehearsal=True, memory_limit="1GB"), "'1GB'|above 0"),
-    "a number to be told of rows": (lambda: measure(P, D, rehearsal=True, intake=3), "int|function"),
+    "a number for intake": (lambda: measure(P, D, rehearsal=True, intake=3), "int|function"),
     "texts for coefficients": (lambda: M.combination([("age", [1, 0, 0, 0])], ["a"]), "list|1 numbers"),
     "a folder for a measurement": (lambda: M.save("."), ".|name of a file"),
     "no file for a measurement": (lambda: M.save(None), "NoneType|path"),
@@ -174,11 +174,11 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered(mistake: str) -> None:
-    act, words = MISTAKES[mistake]
-    with pytest.raises(EngineError) as caught:
-        act()
-    said = str(caught.value)
-    assert 20 <= len(said) <= 500
+def test_common_mistake_raises_helpful_error(mistake: str) -> None:
+    call, words = MISTAKES[mistake]
+    with pytest.raises(EngineError) as error:
+        call()
+    message = str(error.value)
+    assert 20 <= len(message) <= 500
     for word in words.split("|"):
-        assert word in said, said
+        assert word in message, message

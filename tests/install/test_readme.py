@@ -1,4 +1,4 @@
-"""The README's blocks run as they stand, in order and twice, and what texts say of files and modules is there."""
+"""README: its blocks run unchanged, and its numbers, files and modules are current."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", README.read_text(encoding="utf-
 
 
 def run_shell(block: str) -> None:
-    """Run the lines of a block of the shell in this process, which need not be started for each."""
+    """Run the lines of a shell block in this process, without starting programs."""
     modules = {"engine": main, "demo_data.make_synthetic": make_synthetic.main}
-    passed_over = False
+    skipped = False
     for line in map(str.strip, block.splitlines()):
         if line.startswith("if "):
-            passed_over = Path(line.split()[4]).exists()
+            skipped = Path(line.split()[4]).exists()
         elif line == "fi":
-            passed_over = False
-        elif not passed_over:
+            skipped = False
+        elif not skipped:
             program, flag, module, *arguments = shlex.split(line, comments=True)
             assert (program, flag) == (".venv/bin/python", "-m")
             assert not modules[module](arguments), line
 
 
-def prepared(folder: Path) -> Path:
-    """A folder like that of the project, without its programs."""
+def link_demo_data(folder: Path) -> Path:
+    """Link the demo data into a folder and return the folder."""
     (folder / "demo_data").symlink_to(ROOT / "demo_data")
     return folder
 
 
-def test_all_blocks_run_in_order_and_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_readme_blocks_run_twice_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert [kind for kind, _ in BLOCKS] == ["python", "sh", "sh"]
-    monkeypatch.chdir(prepared(tmp_path))
+    monkeypatch.chdir(link_demo_data(tmp_path))
     said, reports = [], dict[str, str]()
 
-    def drawn_once(measurement: Measurement, **given: Any) -> str:
-        """The report on a release, which is not drawn anew when the same one is written again."""
+    def render_once(measurement: Measurement, **options: Any) -> str:
+        """Report of a release, rendered once per dataset."""
         if measurement.dataset not in reports:
-            reports[measurement.dataset] = report_html(measurement, **given)
+            reports[measurement.dataset] = report_html(measurement, **options)
         return reports[measurement.dataset]
 
-    monkeypatch.setattr(package, "report_html", drawn_once)
-    # to search for the best bound takes as long as all the rest, and what a search begins with is a bound as well
+    monkeypatch.setattr(package, "report_html", render_once)
+    # the search for the best bound is slow; its start value is a valid bound, too
     monkeypatch.setattr(best, "global_bound", partial(best.global_bound, steps=0))
     for _ in range(2):
         for kind, block in BLOCKS:
@@ -78,12 +78,12 @@ def test_all_blocks_run_in_order_and_twice(tmp_path: Path, monkeypatch: pytest.M
     assert [one.out.count("nothing new was spent") for one in said] == [0, 2]
     assert "of 800 persons some of their rows" in said[0].err
     for row in PRINTED.splitlines():
-        assert f"\n{row}" in f"\n{said[0].out}", "what the README shows of a comparison is what it prints"
+        assert f"\n{row}" in f"\n{said[0].out}", "the README shows the printed comparison"
 
 
 @pytest.mark.full
-def test_the_shell_runs_them_too(tmp_path: Path) -> None:
-    place = prepared(tmp_path) / ".venv" / "bin"
+def test_readme_blocks_run_in_shell(tmp_path: Path) -> None:
+    place = link_demo_data(tmp_path) / ".venv" / "bin"
     place.mkdir(parents=True)
     (place / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (place / "python").chmod(0o755)
@@ -94,7 +94,7 @@ def test_the_shell_runs_them_too(tmp_path: Path) -> None:
             subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
-def test_its_figures_are_those_of_the_benchmarks() -> None:
+def test_readme_figures_match_benchmarks() -> None:
     text = README.read_text(encoding="utf-8")
     printed = "".join((README.parent / "benchmarks" / f"{name}.txt").read_text() for name in ("published", "tuned"))
     rows = re.findall(r"^\| (?:CPS|Adult|Loans|\[).*$", text, flags=re.MULTILINE)
@@ -106,26 +106,26 @@ def test_its_figures_are_those_of_the_benchmarks() -> None:
 
 
 def printed_row(name: str, start: str) -> list[str]:
-    """The figures after the first words of the one row of a benchmark's output that begins with them."""
+    """Numbers in the only row of a benchmark's output that begins with `start`."""
     lines = (ROOT / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     (row,) = [line for line in lines if " ".join(line.split()).startswith(f"{start} ")]
     return row.replace("|", " ").split()[len(start.split()) :]
 
 
-def test_its_times_are_those_of_the_benchmarks() -> None:
+def test_readme_times_match_benchmarks() -> None:
     text = " ".join(README.read_text(encoding="utf-8").split())
     *_, seconds, theirs, _, space, their_space, _, _ = printed_row("scale", "mixed [40]^40")
     ours = f"takes {seconds} s and {space} MB here"
     assert f"{ours}, where the paper prints {float(theirs):,} s and {round(int(their_space) / 1000)} GB" in text
-    whole = printed_row("release", "Adult <=3-way, 48,842")[5]
-    assert f"to a file of 21 million rows, takes {float(whole):.0f} s" in text
+    seconds_to_file = printed_row("release", "Adult <=3-way, 48,842")[5]
+    assert f"to a file of 21 million rows, takes {float(seconds_to_file):.0f} s" in text
     (median, _, _) = printed_row("latency", "Adult, all up to 3-way 21,043,261 budget")
     assert f"a change of the budget shows in {float(median):.1f} s" in text
     assert "planned in less than a second" in text
     assert float(printed_row("published", "Adult <=3-way")[6]) < 1
 
 
-def test_its_pictures_are_there_small_and_taken_by_the_command_that_it_names() -> None:
+def test_readme_pictures_exist_and_are_small() -> None:
     named = set(re.findall(r"\]\((\.readme/.*?)\)", README.read_text(encoding="utf-8")))
     assert named == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
     source = (ROOT / "tests" / "browser" / "pictures.py").read_text(encoding="utf-8")
@@ -147,40 +147,40 @@ def test_its_pictures_are_there_small_and_taken_by_the_command_that_it_names() -
         assert (ROOT / name).stat().st_size < 150_000
 
 
-def test_so_many_bugs_as_it_says_are_planted() -> None:
-    (told,) = re.findall(r"^\| over (\d+) privacy bugs planted,", README.read_text(encoding="utf-8"), re.MULTILINE)
-    assert int(told) < len(BUGS) <= int(told) + 100
+def test_readme_number_of_planted_bugs_is_current() -> None:
+    (count,) = re.findall(r"^\| over (\d+) privacy bugs planted,", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert int(count) < len(BUGS) <= int(count) + 100
 
 
 def unknown_places(text: str) -> list[str]:
-    """Return the files, modules and names within a module that a text has in backticks and the project has not."""
+    """Files, modules and names that a text has in backticks but that do not exist."""
     missing = [p for p in re.findall(rf"`((?:{FOLDERS})/[^`\s]*)`", text) if not list(ROOT.glob(p.rstrip("/")))]
     dotted = re.findall(rf"`(?:python -m )?((?:{FOLDERS})(?:\.\w+)+)(?:\(.*?\))?`", text)
     for words in (name.split(".") for name in dotted):
-        kept = max(k for k in range(1, len(words) + 1) if ROOT.joinpath(*words[: k - 1]).is_dir())
-        place = ROOT.joinpath(*words[:kept])
+        depth = max(k for k in range(1, len(words) + 1) if ROOT.joinpath(*words[: k - 1]).is_dir())
+        place = ROOT.joinpath(*words[:depth])
         if not place.is_dir() and not place.with_suffix(".py").is_file():
-            kept, place = kept - 1, place.parent
+            depth, place = depth - 1, place.parent
         source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
-        if not all(re.search(rf"\b{n}\b", source.read_text("utf-8")) for n in words[kept:]):
+        if not all(re.search(rf"\b{n}\b", source.read_text("utf-8")) for n in words[depth:]):
             missing.append(".".join(words))
     return missing
 
 
-def test_places_that_are_named_exist() -> None:
+def test_named_files_and_modules_exist() -> None:
     files = [README, ROOT / "CONTRIBUTING.md", ROOT / "demo_data" / "README.md"]
     files += [f for folder in FOLDERS.split("|") for f in (ROOT / folder).rglob("*.py") if f != Path(__file__)]
     texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in files}
     assert sum(len(re.findall(rf"`(?:{FOLDERS})[/.]", text)) for text in texts.values()) > 50
-    assert {name: found for name, text in texts.items() if (found := unknown_places(text))} == {}
+    assert {name: missing for name, text in texts.items() if (missing := unknown_places(text))} == {}
 
 
-def test_a_place_that_is_gone_is_noticed() -> None:
+def test_unknown_places_reports_missing_names() -> None:
     assert unknown_places("`engine/residuals`, `engine/*.py`, `engine.release.measure`, `engine.plans.plan.Plan`") == []
     gone = ["engine/centers.py", "engine.release.old", "engine.residuals.lifts.Lift"]
     assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone
 
 
-def test_the_promise_it_quotes_is_the_one_that_is_made() -> None:
+def test_readme_promise_matches_budget() -> None:
     quoted = " ".join(re.findall(r"^> (.*)$", README.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert quoted == Budget(pcost=1.0, rows_per_person=3).promise

@@ -47,52 +47,54 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 
 
-def test_exact_answers_reveal_everybody_as_soon_as_the_equations_say_so() -> None:
+def test_reconstruction_from_determined_exact_answers_is_complete() -> None:
     replies = np.array(list(itertools.product((0, 1), repeat=PERSONS)))
     for count in (4, 12, 15, 16):
-        asked = group_questions(count)
-        fitting = np.flatnonzero((replies @ asked.T == published_answers(count)).all(axis=1))
-        found = reconstruct_replies(published_answers(count))
-        assert (found.right == PERSONS) == (len(fitting) == 1)
-        np.testing.assert_allclose(asked @ found.estimate, published_answers(count), atol=1e-9)
+        questions = group_questions(count)
+        fitting = np.flatnonzero((replies @ questions.T == published_answers(count)).all(axis=1))
+        attack = reconstruct_replies(published_answers(count))
+        assert (attack.right == PERSONS) == (len(fitting) == 1)
+        np.testing.assert_allclose(questions @ attack.estimate, published_answers(count), atol=1e-9)
     assert published_answers(16).tolist() == (group_questions(16) @ SECRETS).tolist()
 
 
-def test_noise_stops_the_attack() -> None:
-    # planted noise of twice the standard error that the budget asks for
+def test_reconstruction_from_noisy_answers_fails() -> None:
+    # fixed noise of twice the standard error of the budget
     exact = published_answers(16)
     off = 2 * spread_of_answers(16, Budget(pcost=1.0)) * np.where(np.arange(16) % 3, 1.0, -1.0)
     assert reconstruct_replies(exact + off).right < 16
     assert reconstruct_replies(exact + 1e-4 * off).right == 16
     noise = published_answers(16, Budget(pcost=1e-6)) - exact
-    assert np.abs(noise).max() > 10  # a standard error of 4,000 on sixteen answers
+    # the standard error of the sixteen answers is 4,000
+    assert np.abs(noise).max() > 10
     assert published_answers(3, Budget(pcost=1.0)).shape == (3,)
 
 
 @pytest.mark.parametrize("count", [2, 7, 16])
-def test_the_answers_of_the_attack_cost_what_they_say(count: int) -> None:
+def test_attack_answers_have_declared_privacy_cost(count: int) -> None:
     budget = Budget(pcost=0.7)
-    asked = Workload(Schema([Attribute.of_size("person", PERSONS)])).add(
+    workload = Workload(Schema([Attribute.of_size("person", PERSONS)])).add(
         ["person"], Custom(group_questions(count).astype(int).tolist())
     )
     sensitivity = np.sqrt((group_questions(count) ** 2).sum(axis=0).max())
     assert (sensitivity / spread_of_answers(count, budget)) ** 2 == pytest.approx(budget.pcost)
-    assert plan(asked, budget).rmse <= spread_of_answers(count, budget) * (1 + 1e-6)
+    assert plan(workload, budget).rmse <= spread_of_answers(count, budget) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("count", [0, 17, 2.5])
-def test_questions_that_there_are_not(count: float) -> None:
+def test_group_questions_with_invalid_count_is_refused(count: float) -> None:
     with pytest.raises(PlanError):
         group_questions(count)  # type: ignore[arg-type]
 
 
-def test_a_person_with_many_rows() -> None:
+def test_budget_of_person_scales_with_rows() -> None:
     person = of_a_person(Budget(pcost=0.01), 20)
-    assert person.pcost == pytest.approx(4.0)  # what a question says
+    # the value in a question of the lesson
+    assert person.pcost == pytest.approx(4.0)
     assert neighbours(person).guess == pytest.approx(neighbours(Budget(pcost=0.01), rows=20).guess)
-    # the engine's own promise: protecting three rows of a person costs three times the error
-    asked = Workload(Schema([Attribute.of_size("month", 12)])).add(["month"], "marginal")
-    three, one = (plan(asked, Budget(pcost=0.5, rows_per_person=k)).rmse for k in (3, 1))
+    # protecting three rows per person triples the error
+    workload = Workload(Schema([Attribute.of_size("month", 12)])).add(["month"], "marginal")
+    three, one = (plan(workload, Budget(pcost=0.5, rows_per_person=k)).rmse for k in (3, 1))
     assert three == pytest.approx(3 * one)
     table = caps_table(Budget(pcost=0.5)).set_index("cap")
     assert table.loc[3, "standard error"] == pytest.approx(3 * table.loc[1, "standard error"])
@@ -101,7 +103,7 @@ def test_a_person_with_many_rows() -> None:
 
 
 @pytest.mark.parametrize("pcost", [0.001, 0.01, 1.0])
-def test_a_cap_loses_rows_and_saves_noise(pcost: float) -> None:
+def test_caps_table_trades_lost_rows_and_noise(pcost: float) -> None:
     persons = [rows for rows, many in VISITS.items() for _ in range(many)]
     table = caps_table(Budget(pcost=pcost)).set_index("cap")
     assert sum(persons) == rows_in_all()
@@ -115,18 +117,18 @@ def test_a_cap_loses_rows_and_saves_noise(pcost: float) -> None:
 
 
 @pytest.mark.parametrize(("count", "std"), [(0.0, 1.0), (0.0, 10.0), (3.0, 2.0), (40.0, 1.5)])
-def test_clipping_at_zero_is_what_the_integral_says(count: float, std: float) -> None:
+def test_clipping_example_matches_numerical_integration(count: float, std: float) -> None:
     law = scipy.stats.norm(count, std)
     low, high = max(0.0, count - 12 * std), count + 12 * std
     mean = quad(lambda x: x * law.pdf(x), low, high, limit=200)[0]
     square = quad(lambda x: (x - count) ** 2 * law.pdf(x), low, high, limit=200)[0] + count**2 * law.cdf(0.0)
-    found = clipping_example([count], std)
-    assert found.means[0] == pytest.approx(mean, abs=1e-8)
-    assert found.errors[0] ** 2 == pytest.approx(square, rel=1e-6)
-    assert found.rmse <= std
+    example = clipping_example([count], std)
+    assert example.means[0] == pytest.approx(mean, abs=1e-8)
+    assert example.errors[0] ** 2 == pytest.approx(square, rel=1e-6)
+    assert example.rmse <= std
 
 
-def test_what_the_questions_say_about_clipping() -> None:
+def test_clipping_answers_of_lesson_are_correct() -> None:
     assert round(clipping_example([0.0], 10.0).bias) == 4
     assert round(clipping_example(np.zeros(1000), 1.0).bias, -1) == 400
     assert round(clipping_example(np.zeros(1000), 1.0).std_of_sum) == 32
@@ -138,15 +140,16 @@ def test_what_the_questions_say_about_clipping() -> None:
             wrong()
 
 
-def test_tuned_centers_lie_between_equal_ones_and_the_bound() -> None:
-    for asked in QUERY_KINDS:
-        found = centered_pairs(asked, 4)
-        assert found.bound <= found.tuned.weighted_rmse < found.equal.weighted_rmse
-        assert found.bound == mechanism_bound(pairs_workload(asked, 4)).rmse(found.tuned)
-        assert found.won == pytest.approx(1 - found.tuned.weighted_rmse / found.equal.weighted_rmse)
-        assert "Plan and bound meet" in left_text(found)
+def test_tuned_centers_error_lies_above_bound() -> None:
+    for kind in QUERY_KINDS:
+        pairs = centered_pairs(kind, 4)
+        assert pairs.bound <= pairs.tuned.weighted_rmse < pairs.equal.weighted_rmse
+        assert pairs.bound == mechanism_bound(pairs_workload(kind, 4)).rmse(pairs.tuned)
+        assert pairs.won == pytest.approx(1 - pairs.tuned.weighted_rmse / pairs.equal.weighted_rmse)
+        assert "Plan and bound meet" in left_text(pairs)
     large = centered_pairs("prefix", 10)
-    assert 1e-4 < large.left < 0.02  # the little that the lesson is about
+    # the small remaining gap that the lesson discusses
+    assert 1e-4 < large.left < 0.02
     assert f"{large.left:.2%}" in left_text(large)
     assert all(center.sum() == pytest.approx(1.0) for center in large.centers().values())
     assert max(np.ptp(center) for center in large.centers().values()) > 0.01
@@ -156,17 +159,17 @@ def test_tuned_centers_lie_between_equal_ones_and_the_bound() -> None:
         pairs_workload("range", 5)
 
 
-def test_equal_centers_are_the_best_for_tables() -> None:
+def test_equal_centers_are_optimal_for_marginals() -> None:
     schema = Schema([Attribute.categorical("sex", ["f", "m"]), Attribute.categorical("region", list("abcd"))])
-    asked = Workload.all_ways(schema, (1, 2))
-    made = plan(asked, Budget(pcost=1.0))
-    assert made.weighted_rmse == pytest.approx(mechanism_bound(asked).rmse(made), rel=1e-5)
+    workload = Workload.all_ways(schema, (1, 2))
+    result = plan(workload, Budget(pcost=1.0))
+    assert result.weighted_rmse == pytest.approx(mechanism_bound(workload).rmse(result), rel=1e-5)
 
 
-def test_pictures_of_the_further_lessons_say_what_they_show() -> None:
-    found = attack_picture(reconstruct_replies(published_answers(16)))
-    assert "has 16 of 16 replies right" in found.alt
-    assert found.table["right"].all()
+def test_further_lesson_pictures_match_their_numbers() -> None:
+    picture = attack_picture(reconstruct_replies(published_answers(16)))
+    assert "has 16 of 16 replies right" in picture.alt
+    assert picture.table["right"].all()
     wrong = attack_picture(reconstruct_replies(published_answers(2)))
     assert len(wrong.figure.data[2].x) == (~wrong.table["right"]).sum() > 0
     numbers = clipping_example(binned(2), 3.0)
@@ -177,9 +180,9 @@ def test_pictures_of_the_further_lessons_say_what_they_show() -> None:
     assert centers_picture(one, "age").table["tuned"].sum() == pytest.approx(1.0)
 
 
-def test_a_handout_asks_nothing_of_another_machine() -> None:
-    found = centers_picture(centered_pairs("range", 4), "age")
-    page = handout_html("A <lesson>", ["plain **bold** & <b>"], [found, found], [("Say", "- `x` *y*")])
+def test_handout_is_self_contained() -> None:
+    picture = centers_picture(centered_pairs("range", 4), "age")
+    page = handout_html("A <lesson>", ["plain **bold** & <b>"], [picture, picture], [("Say", "- `x` *y*")])
     assert "A &lt;lesson&gt;" in page
     assert "plain <b>bold</b> &amp; &lt;b&gt;" in page
     assert "<li><code>x</code> <i>y</i></li>" in page

@@ -25,7 +25,7 @@ QUERY = [[0, 1, 1], [0, 0, 1]]
 SIXTH, THIRD, HALF = 1 / 6, 1 / 3, 1 / 2
 
 
-def checked(picture: Picture) -> Picture:
+def check_picture(picture: Picture) -> Picture:
     assert picture.title
     assert picture.alt.endswith(".")
     assert len(picture.table)
@@ -33,7 +33,7 @@ def checked(picture: Picture) -> Picture:
     return picture
 
 
-def test_the_pieces_of_the_papers_query() -> None:
+def test_decompose_query_matches_paper() -> None:
     # the figure that shows the decomposition of the example query in section 6
     printed = {
         (): HALF,
@@ -41,110 +41,112 @@ def test_the_pieces_of_the_papers_query() -> None:
         ("A2",): [-HALF, 0, HALF],
         ("A1", "A2"): [[-SIXTH, THIRD, -SIXTH], [SIXTH, -THIRD, SIXTH]],
     }
-    found = lessons.decompose_query(PAPER, QUERY)
-    assert [p.attributes for p in found.pieces] == list(printed)
-    for piece in found.pieces:
+    decomposition = lessons.decompose_query(PAPER, QUERY)
+    assert [p.attributes for p in decomposition.pieces] == list(printed)
+    for piece in decomposition.pieces:
         np.testing.assert_allclose(piece.table, printed[piece.attributes], atol=1e-14)
-    assert [p.name for p in found.pieces] == ["total", "A1", "A2", "A1 × A2"]
+    assert [p.name for p in decomposition.pieces] == ["total", "A1", "A2", "A1 × A2"]
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 3), (4, 5), (2, 3, 4), (1, 3)])
-def test_pieces_are_projections_and_add_up(sizes: tuple[int, ...]) -> None:
+def test_decompose_query_returns_orthogonal_projections(sizes: tuple[int, ...]) -> None:
     schema = Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
     query = np.random.default_rng(len(sizes)).integers(-3, 4, sizes).astype(float)
     query.flat[0] = 1.0
-    found = lessons.decompose_query(schema, query)
-    assert len(found.pieces) == 2 ** len(sizes)
-    for piece in found.pieces:
+    decomposition = lessons.decompose_query(schema, query)
+    assert len(decomposition.pieces) == 2 ** len(sizes)
+    for piece in decomposition.pieces:
         inside = {schema.names.index(name) for name in piece.attributes}
         expected = oracles.residual_projector(sizes, inside) @ query.ravel()
         np.testing.assert_allclose(piece.spread.ravel(), expected, atol=1e-13)
         assert piece.table.shape == tuple(sizes[i] for i in sorted(inside))
         assert piece.cost == pytest.approx(np.max(expected**2), abs=1e-13)
-    for a, b in itertools.combinations(found.pieces, 2):
+    for a, b in itertools.combinations(decomposition.pieces, 2):
         assert abs(np.sum(a.spread * b.spread)) < 1e-12
-    np.testing.assert_allclose(found.added(), query, atol=1e-13)
-    assert found.misfit < 1e-13
-    np.testing.assert_array_equal(found.added(0), np.zeros(sizes))
+    np.testing.assert_allclose(decomposition.added(), query, atol=1e-13)
+    assert decomposition.misfit < 1e-13
+    np.testing.assert_array_equal(decomposition.added(0), np.zeros(sizes))
 
 
 @pytest.mark.parametrize(
     "query", [np.zeros((2, 3)), np.ones((3, 2)), [[1, 2], [3]], [["a"] * 3] * 2, [[np.nan] * 3] * 2, None]
 )
-def test_queries_that_are_none(query: object) -> None:
+def test_decompose_query_with_invalid_query_is_refused(query: object) -> None:
     with pytest.raises(WorkloadError, match="Choose at least one cell"):
         lessons.decompose_query(PAPER, query)
 
 
-def test_the_total_of_four_marks_on_twelve_cells() -> None:
+def test_total_of_four_of_twelve_cells_is_third() -> None:
     schema = Schema([Attribute.of_size("x", 3), Attribute.of_size("y", 4)])
     for cells in itertools.islice(itertools.combinations(range(12), 4), 0, 495, 37):
         query = np.isin(np.arange(12), cells).reshape(3, 4)
         assert lessons.decompose_query(schema, query).pieces[0].table == pytest.approx(1 / 3)
 
 
-def test_tables_overlap_and_residual_spaces_do_not() -> None:
-    asked, split = (lessons.overlaps(PAPER, split=s) for s in (False, True))
+def test_overlaps_of_residual_spaces_are_zero() -> None:
+    tables, split = (lessons.overlaps(PAPER, split=s) for s in (False, True))
     labels = ["all", "yes", "no", "a", "b", "c", *(f"{r} {c}" for r in ("yes", "no") for c in "abc")]
-    assert list(asked.labels) == list(split.labels) == labels
+    assert list(tables.labels) == list(split.labels) == labels
     cells = oracles.codes((2, 3))
     rows = [np.ones(6), *(cells[:, 0] == i for i in range(2)), *(cells[:, 1] == j for j in range(3)), *np.eye(6)]
     rows = np.array(rows, dtype=float)
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    np.testing.assert_allclose(asked.cosines, unit @ unit.T, atol=1e-14)
+    np.testing.assert_allclose(tables.cosines, unit @ unit.T, atol=1e-14)
     spaces = [()] + [(0,)] * 2 + [(1,)] * 3 + [(0, 1)] * 6
     rows = np.array([oracles.residual_projector((2, 3), s) @ r for s, r in zip(spaces, rows, strict=True)])
     unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     np.testing.assert_allclose(split.cosines, unit @ unit.T, atol=1e-13)
     assert split.largest < 1e-13
-    assert asked.largest == pytest.approx(1 / np.sqrt(2))
+    assert tables.largest == pytest.approx(1 / np.sqrt(2))
     with pytest.raises(WorkloadError, match="Take fewer"):
         lessons.overlaps(Schema([Attribute.of_size("x", 600)]), split=True)
 
 
 @pytest.mark.parametrize("cells", SIZES)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_errors_are_those_of_least_squares(name: str, cells: int) -> None:
-    found = contest(name, cells)
+def test_contest_errors_match_least_squares(name: str, cells: int) -> None:
+    outcome = contest(name, cells)
     schema = Schema([Attribute.of_size("x", cells)])
     W = oracles.workload_rows(Workload(schema).add(["x"], name))[0]
-    assert found.queries == len(W)
-    for tried in found.tried:
+    assert outcome.queries == len(W)
+    for tried in outcome.tried:
         assert np.max(np.sum(tried.rows**2, axis=0)) == pytest.approx(1.0)
         variances = np.sum((W @ np.linalg.pinv(tried.rows)) ** 2, axis=1)
         np.testing.assert_allclose(tried.errors, np.sqrt(variances), rtol=1e-7)
         assert tried.rmse == pytest.approx(np.sqrt(variances.mean()))
-        assert tried.rmse >= found.bound() * (1 - 1e-9)
+        assert tried.rmse >= outcome.bound() * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_bounds_rise_from_the_singular_value_bound_to_the_optimum(name: str) -> None:
-    found = contest(name, 8)
-    asked = Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], name)
-    assert found.bound(0.0) == pytest.approx(oracles.svd_bound(asked, 1.0))
-    steps = [found.bound(share) for share in np.linspace(0, 1, 11)]
+def test_contest_bounds_increase_to_optimum(name: str) -> None:
+    outcome = contest(name, 8)
+    workload = Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], name)
+    assert outcome.bound(0.0) == pytest.approx(oracles.svd_bound(workload, 1.0))
+    steps = [outcome.bound(share) for share in np.linspace(0, 1, 11)]
     assert all(b >= a * (1 - 1e-12) for a, b in itertools.pairwise(steps))
-    assert found.tried[-1].rmse == pytest.approx(found.bound(), rel=1e-7)
-    low, high = oracles.optimum(oracles.weighted_gram(asked))
-    reached = found.tried[-1].rmse ** 2 * found.queries
+    assert outcome.tried[-1].rmse == pytest.approx(outcome.bound(), rel=1e-7)
+    low, high = oracles.optimum(oracles.weighted_gram(workload))
+    reached = outcome.tried[-1].rmse ** 2 * outcome.queries
     assert low * (1 - 1e-6) <= reached <= high * (1 + 1e-6)
-    assert found.weights.sum() == pytest.approx(1.0)
+    assert outcome.weights.sum() == pytest.approx(1.0)
 
 
-def test_what_the_questions_say_about_strategies_and_bounds() -> None:
+def test_strategy_answers_of_lesson_are_correct() -> None:
     small, large = ({t.name: t.rmse for t in contest("range", n).tried} for n in (4, 32))
     assert small["Hierarchical"] > small["Identity"]
     assert large["Hierarchical"] < large["Identity"]
     circle = contest("circular", 8)
     assert circle.bound(0.0) == pytest.approx(circle.tried[-1].rmse, rel=1e-9)
     ranges = contest("range", 8)
-    assert ranges.bound(0.0) < 0.995 * ranges.tried[-1].rmse  # the singular value bound is out of reach
+    # no strategy attains the singular value bound
+    assert ranges.bound(0.0) < 0.995 * ranges.tried[-1].rmse
 
 
-def test_strategy_rows() -> None:
+def test_strategy_rows_match_definitions() -> None:
     tree = tree_rows(8)
     assert tree.shape == (15, 8)
-    assert tree.sum(axis=0).tolist() == [4.0] * 8  # every record is on every level
+    # every record is counted on every level
+    assert tree.sum(axis=0).tolist() == [4.0] * 8
     haar = wavelet_rows(8)
     np.testing.assert_array_equal(haar @ haar.T, np.diag(np.diag(haar @ haar.T)))
     gram = contest("range", 8).asked.gram((8,))
@@ -156,13 +158,13 @@ def test_strategy_rows() -> None:
 
 
 @pytest.mark.parametrize(("name", "cells"), [("range", 7), ("affine", 8)])
-def test_contests_that_there_are_not(name: str, cells: int) -> None:
+def test_contest_with_unknown_size_or_family_is_refused(name: str, cells: int) -> None:
     with pytest.raises(PlanError, match="The lessons have"):
         contest(name, cells)
 
 
 @pytest.mark.parametrize("pcost", [0.01, 1.0, 10.0])
-def test_outcomes_have_the_spread_that_the_budget_allows(pcost: float) -> None:
+def test_draw_releases_has_budget_noise(pcost: float) -> None:
     counts = [5, 100, 7]
     noise = (lessons.draw_releases(counts, Budget(pcost=pcost), 4000) - counts) * np.sqrt(pcost)
     assert noise.shape == (4000, 3)
@@ -176,84 +178,87 @@ def test_outcomes_have_the_spread_that_the_budget_allows(pcost: float) -> None:
 
 
 @pytest.mark.parametrize("pcost", [0.01, 0.5, 10.0])
-def test_nobody_guesses_better_than_the_overlap_allows(pcost: float) -> None:
-    found = lessons.neighbours(Budget(pcost=pcost), points=20_001)
-    step = found.values[1] - found.values[0]
-    for law in (found.without, found.with_one):
+def test_best_guess_matches_overlap_of_distributions(pcost: float) -> None:
+    outputs = lessons.neighbours(Budget(pcost=pcost), points=20_001)
+    step = outputs.values[1] - outputs.values[0]
+    for law in (outputs.without, outputs.with_one):
         assert np.sum(law) * step == pytest.approx(1.0, abs=2e-4)
-    # the best guess takes the likelier of the two
-    assert np.sum(np.maximum(found.without, found.with_one)) * step / 2 == pytest.approx(found.guess, abs=2e-4)
+    # the best guess chooses the more likely dataset
+    assert np.sum(np.maximum(outputs.without, outputs.with_one)) * step / 2 == pytest.approx(outputs.guess, abs=2e-4)
     words = lessons.budget_table(Budget(pcost=pcost))
-    assert f"{np.ceil(1000 * found.guess) / 10:g}%" in words["in words"][2]
-    assert f"{np.ceil(1000 * found.guess) / 10:g}%" in Budget(pcost=pcost).describe()
+    assert f"{np.ceil(1000 * outputs.guess) / 10:g}%" in words["in words"][2]
+    assert f"{np.ceil(1000 * outputs.guess) / 10:g}%" in Budget(pcost=pcost).describe()
     assert [float(v) for v in words["value"][:2]] == [pcost, pcost / 2]
 
 
-def test_half_the_error_costs_four_times_as_much() -> None:
+def test_half_error_costs_four_times_budget() -> None:
     schema = Schema([Attribute.categorical("age", list(lessons.INVENTED))])
-    asked = Workload(schema).add(["age"], "marginal")
-    once, four = (plan(asked, Budget(pcost=p)).rmse for p in (0.5, 2.0))
+    workload = Workload(schema).add(["age"], "marginal")
+    once, four = (plan(workload, Budget(pcost=p)).rmse for p in (0.5, 2.0))
     assert once == pytest.approx(2 * four)
-    assert once == pytest.approx(1 / Budget(pcost=0.5).mu)  # the plan of the lesson has the lesson's noise
+    # the plan has the noise that the lesson states
+    assert once == pytest.approx(1 / Budget(pcost=0.5).mu)
 
 
 @pytest.mark.parametrize(
     ("attributes", "fine", "saved"), [(7, 2, Fraction(3, 4)), (7, 7, Fraction(1, 16)), (3, 2, Fraction(3, 4))]
 )
-def test_two_analyses_share_what_the_paper_prints(attributes: int, fine: int, saved: Fraction) -> None:
-    found = lessons.two_analyses(attributes, fine_ways=fine, budget=Budget(pcost=0.5))
-    assert found.coarse.pcost == found.fine.pcost == 0.5
-    assert found.shared.saved == pytest.approx(float(saved))
-    table = found.spends()
+def test_two_analyses_share_budget_of_paper(attributes: int, fine: int, saved: Fraction) -> None:
+    analyses = lessons.two_analyses(attributes, fine_ways=fine, budget=Budget(pcost=0.5))
+    assert analyses.coarse.pcost == analyses.fine.pcost == 0.5
+    assert analyses.shared.saved == pytest.approx(float(saved))
+    table = analyses.spends()
     assert table["look"].tolist() == pytest.approx([0.5 * float(saved)] * 4)
     assert table["all"].tolist() == pytest.approx([0.5, 0.5 * (1 + float(saved))] * 2)
-    assert found.fine.answers(found.shared.common)
-    assert found.coarse.answers(found.shared.common)
-    checked(lesson_figures.spends_picture(found))
+    assert analyses.fine.answers(analyses.shared.common)
+    assert analyses.coarse.answers(analyses.shared.common)
+    check_picture(lesson_figures.spends_picture(analyses))
 
 
 @pytest.mark.parametrize(("attributes", "fine"), [(1, 1), (3, 4), (8, 2), (3, 1)])
-def test_analyses_that_there_are_not(attributes: int, fine: int) -> None:
+def test_two_analyses_with_invalid_sizes_is_refused(attributes: int, fine: int) -> None:
     with pytest.raises(PlanError, match="2 to 7 attributes"):
         lessons.two_analyses(attributes, fine_ways=fine, budget=Budget(pcost=1.0))
 
 
-def test_a_query_step_by_step() -> None:
-    found = lessons.decompose_query(PAPER, QUERY)
-    last = checked(lesson_figures.decomposition_picture(found, 4))
+def test_decomposition_picture_adds_pieces_stepwise() -> None:
+    decomposition = lessons.decompose_query(PAPER, QUERY)
+    last = check_picture(lesson_figures.decomposition_picture(decomposition, 4))
     assert last.table["added up"].tolist() == last.table["query"].tolist() == ["0", "1", "1", "0", "0", "1"]
     assert last.table["piece A1"].tolist() == ["1/6"] * 3 + ["−1/6"] * 3
     assert "the query again" in last.alt
-    first = checked(lesson_figures.decomposition_picture(found, 1))
+    first = check_picture(lesson_figures.decomposition_picture(decomposition, 1))
     assert first.table["added up"].tolist() == ["1/2"] * 6
     assert "off by up to 1/2" in first.alt
     panels = [trace.z.tolist() for trace in first.figure.data if trace.type == "heatmap"]
     assert panels == [QUERY, [[0.5]], [[0.5] * 3] * 2]
     assert [t.text[0] for t in first.figure.data if t.type == "scatter"] == ["0", "1/2", "1/2"]
-    assert len(checked(lesson_figures.decomposition_picture(found, 0)).figure.data) == 2
+    assert len(check_picture(lesson_figures.decomposition_picture(decomposition, 0)).figure.data) == 2
 
 
-def test_pictures_say_what_they_show() -> None:
+def test_lesson_pictures_match_their_numbers() -> None:
     assert "every cosine between different tables is 0" in (
-        checked(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True))).alt
+        check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=True))).alt
     )
-    assert "reach 0.71" in checked(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
-    costs = checked(lesson_figures.cost_picture(lessons.decompose_query(PAPER, QUERY)))
+    assert "reach 0.71" in check_picture(lesson_figures.overlap_picture(lessons.overlaps(PAPER, split=False))).alt
+    costs = check_picture(lesson_figures.cost_picture(lessons.decompose_query(PAPER, QUERY)))
     assert costs.table["pcost"].tolist() == pytest.approx([1 / 4, 1 / 36, 1 / 4, 1 / 9])
-    found = contest("range", 8)
-    for number, tried in enumerate(found.tried):
-        np.testing.assert_array_equal(checked(strategy_figures.strategy_picture(tried)).figure.data[0].z, tried.rows)
-        errors = checked(strategy_figures.range_errors_picture(found, number))
+    outcome = contest("range", 8)
+    for number, tried in enumerate(outcome.tried):
+        np.testing.assert_array_equal(
+            check_picture(strategy_figures.strategy_picture(tried)).figure.data[0].z, tried.rows
+        )
+        errors = check_picture(strategy_figures.range_errors_picture(outcome, number))
         W = oracles.workload_rows(Workload(Schema([Attribute.of_size("x", 8)])).add(["x"], "range"))[0]
         for (first, last, _), row in zip(errors.table.itertuples(index=False), W, strict=True):
             assert row.nonzero()[0].tolist() == list(range(first, last + 1))
-    picture = checked(strategy_figures.contest_picture(found, {"one": 1.0, "two": 1.2}, "Wavelet"))
+    picture = check_picture(strategy_figures.contest_picture(outcome, {"one": 1.0, "two": 1.2}, "Wavelet"))
     assert picture.alt.startswith("Optimal has the smallest RMSE")
-    assert picture.table["RMSE"].tolist() == [*(t.rmse for t in found.tried), 1.0, 1.2]
-    assert "meet" in strategy_figures.proof_text(found, 1.0)
-    gap = found.tried[-1].rmse / found.bound(0.0) - 1
-    assert f"{gap:.2%}" in strategy_figures.proof_text(found, 0.0)
+    assert picture.table["RMSE"].tolist() == [*(t.rmse for t in outcome.tried), 1.0, 1.2]
+    assert "meet" in strategy_figures.proof_text(outcome, 1.0)
+    gap = outcome.tried[-1].rmse / outcome.bound(0.0) - 1
+    assert f"{gap:.2%}" in strategy_figures.proof_text(outcome, 0.0)
     drawn = lessons.draw_releases([5, 7], Budget(pcost=1.0), 6)
-    shown = checked(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
+    shown = check_picture(lesson_figures.outcomes_picture(["a", "b"], [5, 7], drawn))
     np.testing.assert_array_equal(shown.table[[f"release {i + 1}" for i in range(6)]].to_numpy().T, drawn)
-    assert "69.2%" in checked(lesson_figures.neighbours_picture(lessons.neighbours(Budget(pcost=1.0)))).alt
+    assert "69.2%" in check_picture(lesson_figures.neighbours_picture(lessons.neighbours(Budget(pcost=1.0)))).alt
