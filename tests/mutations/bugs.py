@@ -461,7 +461,7 @@ BUGS = (
         file="engine/release/measure.py",
         old="        defer_interrupts(),\n",
         new="",
-        tests=("tests/cli/test_progress.py::test_ctrl_c_between_the_spend_and_its_answers_waits_until_they_are_saved",),
+        tests=("tests/cli/test_progress.py::test_interrupt_after_spend_waits_for_saved_result",),
     ),
     Bug(
         name="saved release drawn again from a leftover journal",

@@ -1,4 +1,4 @@
-"""How long hostile input may take, and that nothing complains of it."""
+"""Fixtures: time limit and no warnings for hostile input."""
 
 import signal
 import warnings
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def quick():
-    """No input hangs the engine, and none makes the numerics complain."""
+    """Fail after a minute and on any warning."""
 
     def too_long(*_):
         raise TimeoutError("the input kept the engine busy for a minute")

@@ -1,4 +1,4 @@
-"""Groups, weights and families that do not fit, and sizes beyond all limits: refused quickly, in words."""
+"""Invalid groups, weights and families, and sizes above the limits, are refused."""
 
 import math
 
@@ -10,16 +10,16 @@ from engine.mechanisms import forecast, plan
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random
 from tests.shapes import mixed, numeric
-from tests.workload.given import EMPTY, ONE, refused
+from tests.workload.refusals import EMPTY, ONE, check_refused
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 FORTY = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
 
 
-# ---- groups that do not fit -------------------------------------------------------------------------------------
+# ---- invalid groups ---------------------------------------------------------------------------------------------
 
-FAMILIES_THAT_DO_NOT_FIT = {
+UNSUITABLE_FAMILIES = {
     "affine on one": (("a",), "affine", ["affine", "2 attributes", "1 (a)"]),
     "affine on three": (("a", "b", "c"), "affine", ["2 attributes", "3 (a, b, c)"]),
     "abs on none": ((), "abs", ["abs", "attribute"]),
@@ -46,49 +46,49 @@ FAMILIES_THAT_DO_NOT_FIT = {
 }
 
 
-@pytest.mark.parametrize("case", FAMILIES_THAT_DO_NOT_FIT)
-def test_families_that_do_not_fit(case):
-    attributes, family, words = FAMILIES_THAT_DO_NOT_FIT[case]
-    refused(WorkloadError, words, EMPTY.add, attributes, family)
+@pytest.mark.parametrize("case", UNSUITABLE_FAMILIES)
+def test_add_with_unsuitable_family_is_refused(case):
+    attributes, family, words = UNSUITABLE_FAMILIES[case]
+    check_refused(WorkloadError, words, EMPTY.add, attributes, family)
 
 
 @pytest.mark.parametrize("family", ["prefix", "range", "circular", Width(2), "affine", "abs"], ids=str)
-def test_order_matters_on_categorical_attributes(family):
+def test_ordered_family_on_categorical_attribute_is_refused(family):
     attributes = ("sex", "age") if family in ("affine", "abs") else ("sex",)
-    refused(WorkloadError, ["'sex'", "categorical", "marginal"], Workload(mixed()).add, attributes, family)
+    check_refused(WorkloadError, ["'sex'", "categorical", "marginal"], Workload(mixed()).add, attributes, family)
 
 
 @pytest.mark.parametrize(
     "names", [("d",), ("a", "d"), ("A",), ("",), (None,), (1,), (("a",),), (["a"],), ("a" * 10**6,)]
 )
-def test_unknown_attributes(names):
+def test_add_with_unknown_attributes_is_refused(names):
     with pytest.raises((SchemaError, WorkloadError)) as caught:
         EMPTY.add(names)
     assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", "b", "a")])
-def test_repeated_attributes(names):
-    refused(WorkloadError, ["twice", "a"], EMPTY.add, names)
+def test_add_with_repeated_attributes_is_refused(names):
+    check_refused(WorkloadError, ["twice", "a"], EMPTY.add, names)
 
 
 WEIGHTS = [-1, -1e-300, math.nan, math.inf, -math.inf, True, False, "1", None, [1.0], 1j, np.complex128(1), 10**400]
 
 
 @pytest.mark.parametrize("weight", WEIGHTS, ids=lambda w: f"{type(w).__name__} {w!s:.8}")
-def test_weights(weight):
-    refused(WorkloadError, ["weight", "0 or more"], EMPTY.add, "a", "prefix", weight)
+def test_add_with_invalid_weight_is_refused(weight):
+    check_refused(WorkloadError, ["weight", "0 or more"], EMPTY.add, "a", "prefix", weight)
 
 
 @pytest.mark.parametrize("weight", [5e-324, 1e-300, 1e-100, 1e-30, 1e30, 1e100, 1e300, 1.7e308])
-def test_extreme_weights_are_served_or_refused(weight):
+def test_extreme_weights_are_planned_or_refused(weight):
     try:
-        made = plan(EMPTY.add(("a", "b"), "prefix", weight=weight), ONE)
+        result = plan(EMPTY.add(("a", "b"), "prefix", weight=weight), ONE)
     except EngineError as refusal:
         assert "weight" in str(refusal) or "noise" in str(refusal)  # noqa: PT017
         return
-    usual = plan(EMPTY.add(("a", "b"), "prefix"), ONE)
-    assert made.rmse == pytest.approx(usual.rmse, rel=1e-4)
+    reference = plan(EMPTY.add(("a", "b"), "prefix"), ONE)
+    assert result.rmse == pytest.approx(reference.rmse, rel=1e-4)
 
 
 QUERY_WEIGHTS = {
@@ -109,18 +109,20 @@ QUERY_WEIGHTS = {
 
 
 @pytest.mark.parametrize("case", QUERY_WEIGHTS)
-def test_query_weights(case):
-    refused(WorkloadError, ["query weights"], EMPTY.add, "a", "prefix", query_weights=QUERY_WEIGHTS[case])
+def test_add_with_invalid_query_weights_is_refused(case):
+    check_refused(WorkloadError, ["query weights"], EMPTY.add, "a", "prefix", query_weights=QUERY_WEIGHTS[case])
 
 
-def test_query_weights_of_too_many_queries():
+def test_query_weights_of_too_many_queries_are_refused():
     big = Workload(FORTY)
-    refused(WorkloadError, ["10,000,000,000", "at most"], big.add, FORTY.names[:10], "prefix", query_weights=[1.0])
+    check_refused(
+        WorkloadError, ["10,000,000,000", "at most"], big.add, FORTY.names[:10], "prefix", query_weights=[1.0]
+    )
 
 
 @pytest.mark.parametrize("ways", [(-1,), (41,), (1.5,), ("1",), (True,), (None,), -1, 41, (2, 99)])
-def test_ways(ways):
-    refused(WorkloadError, ["40 attributes"], Workload.all_ways, FORTY, ways)
+def test_all_ways_with_invalid_ways_is_refused(ways):
+    check_refused(WorkloadError, ["40 attributes"], Workload.all_ways, FORTY, ways)
 
 
 FAMILY_VALUES = [
@@ -160,50 +162,50 @@ FAMILY_VALUES = [
 
 
 @pytest.mark.parametrize("number", range(len(FAMILY_VALUES)))
-def test_family_values(number):
-    refused(WorkloadError, [], FAMILY_VALUES[number])
+def test_family_with_invalid_parameters_is_refused(number):
+    check_refused(WorkloadError, [], FAMILY_VALUES[number])
 
 
 # ---- sizes ------------------------------------------------------------------------------------------------------
 
 
-def test_all_five_way_tables_of_forty_attributes():
-    refused(WorkloadError, ["658,008", "200,000"], Workload.all_ways, FORTY, 5)
-    refused(WorkloadError, ["200,000 allowed"], Workload.all_ways, FORTY, range(1, 41))
+def test_all_ways_with_too_many_groups_is_refused():
+    check_refused(WorkloadError, ["658,008", "200,000"], Workload.all_ways, FORTY, 5)
+    check_refused(WorkloadError, ["200,000 allowed"], Workload.all_ways, FORTY, range(1, 41))
 
 
-def test_rows_that_fit_no_memory():
-    refused(WorkloadError, ["random", "cells", "fewer"], Workload(FORTY).add, FORTY.names[:8], Random())
-    refused(WorkloadError, ["random"], Workload(FORTY).add, FORTY.names, Random(count=1))
-    refused(WorkloadError, ["custom"], Workload(FORTY).add, FORTY.names[:9], Custom(predicates=["x0 == 1"]))
+def test_family_rows_above_memory_are_refused():
+    check_refused(WorkloadError, ["random", "cells", "fewer"], Workload(FORTY).add, FORTY.names[:8], Random())
+    check_refused(WorkloadError, ["random"], Workload(FORTY).add, FORTY.names, Random(count=1))
+    check_refused(WorkloadError, ["custom"], Workload(FORTY).add, FORTY.names[:9], Custom(predicates=["x0 == 1"]))
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "circular"])
-def test_attributes_of_a_million_values_are_counted_and_refused_before_anything_is_built(family):
+def test_million_cell_attribute_exceeds_plan_memory(family):
     workload = Workload(Schema([Attribute.of_size("id", 10**6)])).add("id", family)
     expected = {"range": 10**6 * (10**6 + 1) // 2, "circular": 10**12}
     assert workload.queries == expected.get(family, 10**6)
-    refused(LimitExceeded, ["memory"], plan, workload, ONE)
-    refused(LimitExceeded, ["memory"], plan, workload, ONE, "residualplanner")
+    check_refused(LimitExceeded, ["memory"], plan, workload, ONE)
+    check_refused(LimitExceeded, ["memory"], plan, workload, ONE, "residualplanner")
 
 
 @pytest.mark.parametrize("family", ["affine", "abs", {"x": "range", "y": "prefix"}], ids=str)
-def test_pairs_of_enormous_attributes(family):
+def test_pair_of_million_cells_exceeds_plan_memory(family):
     workload = Workload(Schema([Attribute.of_size("x", 10**6), Attribute.of_size("y", 10**6)])).add(("x", "y"), family)
     assert workload.queries > 0
-    refused(LimitExceeded, ["memory"], plan, workload, ONE)
+    check_refused(LimitExceeded, ["memory"], plan, workload, ONE)
 
 
 @pytest.mark.parametrize("attributes", [25, 40])
-def test_groups_on_very_many_attributes(attributes):
-    """One group on 40 attributes has 2^40 residual spaces inside it."""
+def test_group_of_many_attributes_exceeds_space_limit(attributes):
+    """A group on 40 attributes has 2^40 residual spaces."""
     workload = Workload(FORTY).add(FORTY.names[:attributes], "marginal")
     assert workload.queries == 10**attributes
     assert workload.describe(0).count(" and ") == attributes - 1
-    refused(LimitExceeded, [str(attributes), "residual spaces"], plan, workload, ONE)
-    refused(LimitExceeded, ["residual spaces"], forecast, workload)
+    check_refused(LimitExceeded, [str(attributes), "residual spaces"], plan, workload, ONE)
+    check_refused(LimitExceeded, ["residual spaces"], forecast, workload)
 
 
-def test_a_problem_beyond_the_memory_limit():
-    asked = Workload(numeric(200, 200)).add(("a", "b"), "range").add(("a", "b"), Random(count=50))
-    refused(LimitExceeded, ["200 x 200", "0.0342 GB", "memory_limit"], plan, asked, ONE, memory_limit=1e7)
+def test_plan_above_memory_limit_is_refused():
+    workload = Workload(numeric(200, 200)).add(("a", "b"), "range").add(("a", "b"), Random(count=50))
+    check_refused(LimitExceeded, ["200 x 200", "0.0342 GB", "memory_limit"], plan, workload, ONE, memory_limit=1e7)

@@ -20,14 +20,14 @@ MONTHS = Attribute.dates("day", "2023-11", "2024-03", missing="unknown")
 QUARTERS = Attribute.dates("day", "2023-10-01", datetime.date(2024, 12, 31), "quarter")
 
 
-def held(text: str, attribute: Attribute = MONTHS) -> list[int]:
+def matching_cells(text: str, attribute: Attribute = MONTHS) -> list[int]:
     return np.flatnonzero(evaluate(text, [attribute])).tolist()
 
 
-def asked(where: str, attribute: Attribute = MONTHS) -> list[int]:
+def sql_cells(where: str, attribute: Attribute = MONTHS) -> list[int]:
     text = f"SELECT COUNT(*) FROM records WHERE {where}"
     workload = workload_from_sql(Schema([attribute, Attribute.of_size("x", 2)]), text)
-    return held(workload.describe(0), attribute)
+    return matching_cells(workload.describe(0), attribute)
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -49,31 +49,31 @@ def test_dates_labels_are_iso() -> None:
 @pytest.mark.parametrize("attribute", [MONTHS, QUARTERS])
 def test_dates_cell_conditions_read_back_equal(attribute: Attribute) -> None:
     for bits in itertools.product([False, True], repeat=attribute.size):
-        assert held(cells_text(attribute, np.array(bits)), attribute) == np.flatnonzero(bits).tolist()
+        assert matching_cells(cells_text(attribute, np.array(bits)), attribute) == np.flatnonzero(bits).tolist()
 
 
-def test_dates_conditions_hold_for_whole_cells() -> None:
-    assert held("day >= '2024-01-01'") == [2, 3, 4]
-    assert held("'2024-Q1' > day") == [0, 1]
-    assert held("day != '2024-02'") == [0, 1, 2, 4, 5]
-    assert held("day == 'unknown'") == [5]
+def test_dates_conditions_select_complete_cells() -> None:
+    assert matching_cells("day >= '2024-01-01'") == [2, 3, 4]
+    assert matching_cells("'2024-Q1' > day") == [0, 1]
+    assert matching_cells("day != '2024-02'") == [0, 1, 2, 4, 5]
+    assert matching_cells("day == 'unknown'") == [5]
     cuts = ("day >= '2024-01-02'", "day == '2024-01-01'")
     for text in (*cuts, "day < 'x'", "day > 3", "day > 'unknown'", "day + 1 < 3"):
         with pytest.raises(WorkloadError):
-            held(text)
+            matching_cells(text)
 
 
 def test_dates_sql_where_selects_cells() -> None:
-    assert asked("day >= DATE '2024-01-01'") == [2, 3, 4]
-    assert asked("day BETWEEN DATE '2023-12-01' AND DATE '2024-02-29'") == [1, 2, 3]
-    assert asked("day < CAST('2023-12-01' AS DATE) OR day = 'unknown'") == [0, 5]
-    assert asked("day IN ('2024-01', '2024-03')") == [2, 4]
+    assert sql_cells("day >= DATE '2024-01-01'") == [2, 3, 4]
+    assert sql_cells("day BETWEEN DATE '2023-12-01' AND DATE '2024-02-29'") == [1, 2, 3]
+    assert sql_cells("day < CAST('2023-12-01' AS DATE) OR day = 'unknown'") == [0, 5]
+    assert sql_cells("day IN ('2024-01', '2024-03')") == [2, 4]
     with pytest.raises(WorkloadError, match="cuts"):
-        asked("day > DATE '2024-01-01'")
+        sql_cells("day > DATE '2024-01-01'")
     clipped = Attribute.dates("day", "2024-01", "2024-03", clip=True)
-    assert asked("day >= DATE '2024-02-01'", clipped) == [1, 2]
+    assert sql_cells("day >= DATE '2024-02-01'", clipped) == [1, 2]
     with pytest.raises(WorkloadError, match="outside"):
-        asked("day >= DATE '2024-01-01'", clipped)
+        sql_cells("day >= DATE '2024-01-01'", clipped)
 
 
 @pytest.mark.parametrize("family", ["marginal", "prefix", "range", "suffix", "circular", "total"])
@@ -129,7 +129,7 @@ WRONG = {
     "format month": lambda: Attribute.dates("a", "2024-01-01", "2025-01-01", "day", date_format="%d/%Y"),
     "format like ISO": lambda: Attribute.dates("a", "2024-01-01", "2025-01-01", "day", date_format="%Y-%d-%m"),
     "missing a date": lambda: Attribute.dates("a", "2024", "2025", "year", missing="2023"),
-    "thousands alone": lambda: Attribute.numeric("a", [0, 1], thousands="."),
+    "thousands without decimal": lambda: Attribute.numeric("a", [0, 1], thousands="."),
     "decimal": lambda: Attribute.numeric("a", [0, 1], decimal=";"),
     "one sign": lambda: Attribute.numeric("a", [0, 1], decimal=",", thousands=","),
     "missing a label": lambda: Attribute.categorical("a", ["NA"], missing_values=["NA"]),
@@ -162,4 +162,4 @@ def test_wide_dates_work_in_schema_and_marginal() -> None:
     attribute = Attribute.dates("day", "2015-01-01", "2024-12-31", "day")
     workload = Workload(Schema([attribute])).add("day", "marginal")
     assert (attribute.size, len(workload)) == (3653, 3653)
-    assert len(held("day >= '2024-01-01' and day < '2024-07-01'", attribute)) == 182
+    assert len(matching_cells("day >= '2024-01-01' and day < '2024-07-01'", attribute)) == 182

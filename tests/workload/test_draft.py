@@ -1,4 +1,4 @@
-"""Schemas drafted from data dictionaries, and files of records that were given as a schema."""
+"""Schemas drafted from data dictionaries, and records passed in place of a schema."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ CODED = Attribute.categorical("sex", ["1", "2"])
         b"\xef\xbb\xbfname,value,label\r\nsex,1,Female\r\n,2,Male\r\n",
     ],
 )
-def test_dictionaries_of_several_kinds(text: str | bytes) -> None:
+def test_draft_reads_several_dictionary_formats(text: str | bytes) -> None:
     assert is_dictionary(text)
     assert draft_from_dictionary(text).schema.attributes == (SEX,)
     assert draft_from_dictionary(text, hold="codes").schema.attributes == (CODED,)
 
 
-def test_values_without_labels_and_ranges() -> None:
-    found = draft_from_dictionary("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
-    colour, age, income, floor = found.schema.attributes
+def test_draft_reads_values_and_ranges() -> None:
+    draft = draft_from_dictionary("name,values\ncolour,red|green\nage,0-99\nincome,0 to 99999\nfloor,-2..3\n")
+    colour, age, income, floor = draft.schema.attributes
     assert colour.labels == ("red", "green")
     assert age.edges is not None
     assert (age.size, age.edges[0], age.edges[-1]) == (100, 0, 99)
@@ -55,24 +55,26 @@ def test_values_without_labels_and_ranges() -> None:
         "name,kind\nsex,categorical\n",
         "age,sex\n31,F\n",
         "name,value\n,1\n",
-        "name,value\nAlice,7\nBob,9\n",  # records whose columns happen to be called so
+        # records with the column names of a dictionary
+        "name,value\nAlice,7\nBob,9\n",
         "name,value\nsex,1,Female\n",
         b"\xff\xfe",
         "",
         "name,value\nsex,1\nsex,1\n",
     ],
 )
-def test_what_is_no_dictionary_is_refused_without_its_values(text: str | bytes) -> None:
+def test_draft_of_other_text_is_refused_without_values(text: str | bytes) -> None:
     with pytest.raises(SchemaError) as caught:
         draft_from_dictionary(text)
     assert not any(value in str(caught.value) for value in ("Alice", "Bob", "31", "Female"))
 
 
-def test_records_are_known_by_their_first_line_and_nothing_else_is_taken() -> None:
+def test_columns_of_records_reads_only_header() -> None:
     survey = demo_data.tables()["survey"].read_bytes()
     names = Schema.from_json(demo_data.schemas()["survey"].read_bytes()).names
     assert set(names) <= set(columns_of_records(survey))
-    assert columns_of_records('age,sex\n"' * 2) == ("age", "sex")  # what follows may be no CSV at all
+    # the rest of the file need not be valid CSV
+    assert columns_of_records('age,sex\n"' * 2) == ("age", "sex")
     for other in ("31,F\n42,M\n", "a,a\n", "a,,\n", "name,kind\n", "name,size\n", "name,value\n", ""):
         assert columns_of_records(other) == ()
 
@@ -84,12 +86,12 @@ def test_columns_of_records_skips_columns_without_name() -> None:
     assert columns_of_records("sex;age\rF;31\r") == ("sex", "age")
 
 
-def test_the_template_is_filled_in_to_a_schema() -> None:
+def test_schema_template_can_be_filled_in() -> None:
     text = schema_template(["age", "sex, or none"])
     filled = text.replace("age,,,", "age,numeric,85,", 1).replace('none",,,', 'none",categorical,,F|M', 1)
-    found = Schema.from_csv(filled)
-    assert found.names == ("age", "sex, or none")
-    assert found["sex, or none"].labels == ("F", "M")
+    schema = Schema.from_csv(filled)
+    assert schema.names == ("age", "sex, or none")
+    assert schema["sex, or none"].labels == ("F", "M")
 
 
 BAD = """name,values

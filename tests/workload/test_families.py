@@ -1,4 +1,4 @@
-"""Every query family asks what it says: its rows, sums, Grams and texts against the meaning, cell by cell."""
+"""Query families: rows, products, Gram matrices and texts, against enumeration of cells."""
 
 import importlib
 import itertools
@@ -15,7 +15,7 @@ from engine.workload import Attribute, Circular, Custom, Marginal, Range, Width
 from engine.workload.families import FAMILIES, Abs, Affine, Prefix, Random, Total, family, family_from_dict
 from tests import oracles
 
-family_module = importlib.import_module("engine.workload.families")  # the room shows a function of this name
+family_module = importlib.import_module("engine.workload.families")
 quick = settings(max_examples=15, deadline=None, derandomize=True, database=None)
 
 
@@ -28,14 +28,14 @@ numbers = st.integers(-5000, 5000).map(lambda v: v / 1000)
 
 @st.composite
 def sizes_for(draw, name):
-    """Sizes that a family fits: two attributes for joint families, one for intervals, either for the rest."""
+    """Sizes suitable for a family: two attributes if joint, one if intervals, else either."""
     joint = name in ("affine", "abs") or (name in ("random", "custom") and draw(st.booleans()))
     return tuple(draw(st.integers(1, 8)) for _ in range(1 + joint))
 
 
 @st.composite
 def value(draw, name, sizes):
-    """A value of the family that fits these sizes."""
+    """A family value for these sizes."""
     if name == "width":
         return Width(draw(st.integers(1, sizes[0])))
     if name == "random":
@@ -49,8 +49,8 @@ def value(draw, name, sizes):
 
 
 @st.composite
-def given_family(draw, name):
-    """A family value with sizes that it fits."""
+def sized_family(draw, name):
+    """A family value with suitable sizes."""
     sizes = draw(sizes_for(name))
     return draw(value(name, sizes)), sizes
 
@@ -58,7 +58,7 @@ def given_family(draw, name):
 every_family = pytest.mark.parametrize("name", [f.name for f in FAMILIES])
 
 
-def test_every_family_is_tested():
+def test_every_family_is_listed():
     assert {f.name for f in FAMILIES} == {*TEXTS, "random", "custom"}
     assert all(f.meaning and f.meaning[-1] in ".?" for f in FAMILIES)
 
@@ -66,79 +66,81 @@ def test_every_family_is_tested():
 @every_family
 @quick
 @given(data=st.data())
-def test_rows_are_the_meaning(name, data):
-    asked, sizes = data.draw(given_family(name))
-    W = oracles.family_rows(asked, codes(*sizes))
-    assert asked.name == name
-    assert asked.bind(codes(*sizes)) == asked
-    assert asked.count(sizes) == len(W)
-    np.testing.assert_array_equal(asked.rows(sizes), W)
+def test_family_rows_match_oracle(name, data):
+    query_family, sizes = data.draw(sized_family(name))
+    W = oracles.family_rows(query_family, codes(*sizes))
+    assert query_family.name == name
+    assert query_family.bind(codes(*sizes)) == query_family
+    assert query_family.count(sizes) == len(W)
+    np.testing.assert_array_equal(query_family.rows(sizes), W)
     start, stop = data.draw(st.integers(0, len(W))), data.draw(st.none() | st.integers(0, len(W) + 2))
-    np.testing.assert_array_equal(asked.rows(sizes, start, stop), W[start:stop])
+    np.testing.assert_array_equal(query_family.rows(sizes, start, stop), W[start:stop])
 
 
 @every_family
 @quick
 @given(data=st.data())
-def test_sums_and_grams_are_those_of_the_rows(name, data):
-    asked, sizes = data.draw(given_family(name))
-    W = asked.rows(sizes)
+def test_family_products_match_rows(name, data):
+    query_family, sizes = data.draw(sized_family(name))
+    W = query_family.rows(sizes)
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     cells, exact = W.shape[1], {"rtol": 1e-10, "atol": 1e-9}
     weights = rng.uniform(0, 3, len(W))
     weights[rng.random(len(W)) < 0.3] = 0.0
-    np.testing.assert_allclose(asked.gram(sizes), W.T @ W, **exact)
-    np.testing.assert_allclose(asked.gram(sizes, weights), W.T @ (weights[:, None] * W), **exact)
+    np.testing.assert_allclose(query_family.gram(sizes), W.T @ W, **exact)
+    np.testing.assert_allclose(query_family.gram(sizes, weights), W.T @ (weights[:, None] * W), **exact)
     for shape in ((cells,), (cells, 3), (cells, 2, 2)):
         table = rng.standard_normal(shape)
-        np.testing.assert_allclose(asked.dot(sizes, table), np.tensordot(W, table, axes=1), **exact)
+        np.testing.assert_allclose(query_family.dot(sizes, table), np.tensordot(W, table, axes=1), **exact)
     half = rng.standard_normal((cells, cells))
     symmetric = half + half.T
-    np.testing.assert_allclose(asked.quadratic(sizes, symmetric), np.diag(W @ symmetric @ W.T), **exact)
+    np.testing.assert_allclose(query_family.quadratic(sizes, symmetric), np.diag(W @ symmetric @ W.T), **exact)
 
 
 @every_family
 @quick
 @given(data=st.data())
-def test_the_dot_test(name, data):
-    """<W x, y> = <x, W^T y> with W from the meaning in words, and the Gram is the way there and back."""
-    asked, sizes = data.draw(given_family(name))
-    W = oracles.family_rows(asked, codes(*sizes))
+def test_family_dot_is_adjoint_of_rows(name, data):
+    """<W x, y> = <x, W^T y> and <W x, W z> = <x, G z>, with W from the oracle."""
+    query_family, sizes = data.draw(sized_family(name))
+    W = oracles.family_rows(query_family, codes(*sizes))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     x, z, y = rng.standard_normal(W.shape[1]), rng.standard_normal(W.shape[1]), rng.standard_normal(len(W))
-    assert asked.dot(sizes, x) @ y == pytest.approx(x @ (W.T @ y), rel=1e-10, abs=1e-9)
-    assert asked.dot(sizes, x) @ asked.dot(sizes, z) == pytest.approx(x @ asked.gram(sizes) @ z, rel=1e-10, abs=1e-9)
+    assert query_family.dot(sizes, x) @ y == pytest.approx(x @ (W.T @ y), rel=1e-10, abs=1e-9)
+    assert query_family.dot(sizes, x) @ query_family.dot(sizes, z) == pytest.approx(
+        x @ query_family.gram(sizes) @ z, rel=1e-10, abs=1e-9
+    )
 
 
 @every_family
 @quick
 @given(data=st.data())
-def test_chunks_are_the_rows_in_order(name, data):
-    asked, sizes = data.draw(given_family(name))
+def test_family_chunks_concatenate_to_rows(name, data):
+    query_family, sizes = data.draw(sized_family(name))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(family_module, "CHUNK_ENTRIES", data.draw(st.integers(1, 40)))
-        pieces = list(asked.chunks(sizes))
+        pieces = list(query_family.chunks(sizes))
         assert [start for start, _ in pieces] == list(np.cumsum([0] + [len(rows) for _, rows in pieces])[:-1])
-        np.testing.assert_array_equal(np.concatenate([rows for _, rows in pieces]), asked.rows(sizes))
+        np.testing.assert_array_equal(np.concatenate([rows for _, rows in pieces]), query_family.rows(sizes))
 
 
 @every_family
 @quick
 @given(data=st.data())
-def test_json_gives_back_the_same_family(name, data):
-    asked, sizes = data.draw(given_family(name))
-    again = family_from_dict(json.loads(json.dumps(asked.to_dict())))
-    assert again == asked
-    assert hash(again) == hash(asked)
-    assert again.key == asked.key
-    np.testing.assert_array_equal(again.rows(sizes), asked.rows(sizes))
+def test_family_json_round_trips(name, data):
+    query_family, sizes = data.draw(sized_family(name))
+    again = family_from_dict(json.loads(json.dumps(query_family.to_dict())))
+    assert again == query_family
+    assert hash(again) == hash(query_family)
+    assert again.key == query_family.key
+    np.testing.assert_array_equal(again.rows(sizes), query_family.rows(sizes))
 
 
 @every_family
 @quick
 @given(data=st.data())
-def test_equal_keys_ask_the_same_and_other_rows_have_other_keys(name, data):
-    one, sizes = data.draw(given_family(name))
+def test_family_key_identifies_rows(name, data):
+    one, sizes = data.draw(sized_family(name))
     fitting = [f.name for f in FAMILIES if f.arity in (None, len(sizes))]
     other = data.draw(value(data.draw(st.sampled_from(fitting)), sizes))
     same_rows = np.array_equal(one.rows(sizes), other.rows(sizes))
@@ -147,28 +149,28 @@ def test_equal_keys_ask_the_same_and_other_rows_have_other_keys(name, data):
     hash(one.key)
 
 
-def test_families_with_different_queries_never_share_a_key():
+def test_different_families_have_different_keys():
     eye = np.eye(6)
-    known = [Width(w) for w in range(1, 7)] + [f() for f in (Marginal, Prefix, Range, Circular, Total)]
-    known += [Random(seed=s, count=c, p=p) for s in (0, 1) for c in (2, 3) for p in (0.3, 0.5)]
-    known += [Custom(eye), Custom(eye[::-1]), Custom(eye[:3]), Custom(2 * eye), Custom(eye, labels=list("abcdef"))]
-    assert len({f.key for f in known}) == len(known)
+    families = [Width(w) for w in range(1, 7)] + [f() for f in (Marginal, Prefix, Range, Circular, Total)]
+    families += [Random(seed=s, count=c, p=p) for s in (0, 1) for c in (2, 3) for p in (0.3, 0.5)]
+    families += [Custom(eye), Custom(eye[::-1]), Custom(eye[:3]), Custom(2 * eye), Custom(eye, labels=list("abcdef"))]
+    assert len({f.key for f in families}) == len(families)
     assert Affine().key != Abs().key
     assert Custom(np.ones((2, 6))).key != Custom(np.ones((3, 4))).key
 
 
-def test_custom_predicates_are_fitted_when_bound_and_kept_as_text():
+def test_custom_predicates_are_bound_to_attributes():
     attributes = [Attribute.numeric("age", [0, 20, 65]), Attribute.categorical("sex", ["F", "M"])]
-    asked = Custom(predicates=["age < 20 and sex == 'F'", "sex != 'F'"])
-    bound = asked.bind(attributes)
+    query_family = Custom(predicates=["age < 20 and sex == 'F'", "sex != 'F'"])
+    bound = query_family.bind(attributes)
     np.testing.assert_array_equal(bound.rows((2, 2)), [[1, 0, 0, 0], [0, 1, 0, 1]])
-    assert bound.to_dict() == asked.to_dict() == {"name": "custom", "predicates": list(asked.predicates)}
+    assert bound.to_dict() == query_family.to_dict() == {"name": "custom", "predicates": list(query_family.predicates)}
     assert bound.text(attributes, 1) == "sex != 'F'"
-    assert bound == asked
+    assert bound == query_family
     assert bound.bind(attributes).key == bound.key
 
 
-def test_words_give_families():
+def test_family_names_give_families():
     for f in FAMILIES:
         if f.name not in ("width", "custom"):
             assert family(f.name) == f()
@@ -179,7 +181,7 @@ def test_words_give_families():
 
 
 def holds(text, values):
-    """Whether a cell belongs to the query that a text describes, read as a person would."""
+    """Whether a cell belongs to the query that a text describes, read literally."""
     if text == "":
         return True
     if around := re.fullmatch(r"(\w+) from (\d+) around to (\d+)", text):
@@ -197,12 +199,12 @@ TEXTS = ["marginal", "prefix", "suffix", "range", "circular", "total", "width", 
 @pytest.mark.parametrize("name", TEXTS)
 @quick
 @given(data=st.data())
-def test_text_says_what_is_counted(name, data):
-    asked, sizes = data.draw(given_family(name))
-    attributes, W = codes(*sizes), asked.rows(sizes)
+def test_family_text_describes_counted_cells(name, data):
+    query_family, sizes = data.draw(sized_family(name))
+    attributes, W = codes(*sizes), query_family.rows(sizes)
     names = [a.name for a in attributes]
     for q in range(len(W)):
-        text = asked.text(attributes, q)
+        text = query_family.text(attributes, q)
         cells = itertools.product(*map(range, sizes))
         said = [float(holds(text, dict(zip(names, cell, strict=True)))) for cell in cells]
         assert said == list(W[q]), text
@@ -211,9 +213,9 @@ def test_text_says_what_is_counted(name, data):
 @every_family
 @quick
 @given(data=st.data())
-def test_texts_are_unique(name, data):
-    asked, sizes = data.draw(given_family(name))
-    texts = [asked.text(codes(*sizes), q) for q in range(asked.count(sizes))]
+def test_family_texts_are_unique(name, data):
+    query_family, sizes = data.draw(sized_family(name))
+    texts = [query_family.text(codes(*sizes), q) for q in range(query_family.count(sizes))]
     assert len(set(texts)) == len(texts)
 
 
@@ -227,30 +229,30 @@ EDGES = {
 
 
 @pytest.mark.parametrize("edges", EDGES)
-@pytest.mark.parametrize("asked", [Marginal(), Prefix(), Range(), Circular(), Width(2)], ids=lambda f: f.name)
-def test_texts_of_bins_name_their_edges_exactly(asked, edges):
+@pytest.mark.parametrize("query_family", [Marginal(), Prefix(), Range(), Circular(), Width(2)], ids=lambda f: f.name)
+def test_family_texts_contain_exact_edges(query_family, edges):
     attribute = Attribute.numeric("x", EDGES[edges])
-    texts = [asked.text([attribute], q) for q in range(asked.count((4,)))]
+    texts = [query_family.text([attribute], q) for q in range(query_family.count((4,)))]
     assert len(set(texts)) == len(texts)
     number = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
     for text in texts:
-        found = [float(v.replace(",", "")) for v in number.findall(text.replace("x", " "))]
-        assert found, text
-        assert set(found) <= set(map(float, EDGES[edges])), text
+        numbers_in_text = [float(v.replace(",", "")) for v in number.findall(text.replace("x", " "))]
+        assert numbers_in_text, text
+        assert set(numbers_in_text) <= set(map(float, EDGES[edges])), text
 
 
-@pytest.mark.parametrize("asked", [Prefix(), Range(), Width(1), Circular()], ids=lambda f: f.name)
+@pytest.mark.parametrize("query_family", [Prefix(), Range(), Width(1), Circular()], ids=lambda f: f.name)
 @pytest.mark.parametrize("edges", [[0, 10], [0, 10, 20], [0, 10, 20, 30]], ids=len)
-def test_last_bin_is_closed_in_the_text_too(asked, edges):
+def test_family_text_closes_last_bin(query_family, edges):
     attribute = Attribute.numeric("x", edges)
     n = attribute.size
-    for q, row in enumerate(asked.rows((n,))):
-        text = asked.text([attribute], q)
+    for q, row in enumerate(query_family.rows((n,))):
+        text = query_family.text([attribute], q)
         if row[-1] and "around" not in text:
             assert text.endswith(("]", f"<= {edges[-1]}")), text
 
 
-def test_labels_are_named():
+def test_family_text_contains_labels():
     sex = Attribute.categorical("sex", ["F", "M"])
     assert [Marginal().text([sex], q) for q in range(2)] == ["sex = F", "sex = M"]
     assert Total().text([sex], 0) == ""
@@ -260,21 +262,21 @@ def test_labels_are_named():
     assert Affine().text([age, *codes(3)], 2) == "cell number of age + x <= 2"
 
 
-def test_large_intervals_need_no_rows():
-    """Sums over a thousand cells, half a million ranges: closed forms only."""
+def test_large_intervals_use_closed_forms():
+    """Half a million ranges over a thousand cells are summed in closed form."""
     n = 1000
     G = Range().gram((n,))
     i, j = np.minimum.outer(np.arange(n), np.arange(n)), np.maximum.outer(np.arange(n), np.arange(n))
     np.testing.assert_array_equal(G, (i + 1) * (n - j))
     assert Range().count((n,)) == n * (n + 1) // 2
     assert Circular().count((n,)) == n * n
-    lengths, apart = np.arange(1, 201)[:, None], np.arange(200)
-    both = np.maximum(lengths - apart, 0) + np.where(apart > 0, np.maximum(lengths - (200 - apart), 0), 0)
+    lengths, offsets = np.arange(1, 201)[:, None], np.arange(200)
+    both = np.maximum(lengths - offsets, 0) + np.where(offsets > 0, np.maximum(lengths - (200 - offsets), 0), 0)
     np.testing.assert_array_equal(Circular().gram((200,))[0], both.sum(axis=0))
 
 
-def test_random_queries_are_the_same_everywhere():
-    """The same seed and shape give the same queries; another seed, size or p gives others."""
+def test_random_family_is_reproducible():
+    """The seed, the sizes and p determine the queries."""
     one = Random(p=0.3, count=50, seed=9)
     np.testing.assert_array_equal(one.rows((4, 5)), Random(p=0.3, count=50, seed=9).rows((4, 5)))
     assert not np.array_equal(one.rows((4, 5)), Random(p=0.3, count=50, seed=10).rows((4, 5)))

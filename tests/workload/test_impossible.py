@@ -1,4 +1,4 @@
-"""Rules for impossible cells: what follows from them, round trips through files, and contradictions refused."""
+"""Rules for structural zeros: consequences, files and invalid rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLAIN = Schema([AGE, MARRIED, CODE, OTHER])
 CHILDREN, JOINT = "age < 15 and married == 'yes'", "married == 'no' and code + other >= 5"
 
 
-def test_cells_are_impossible_where_everything_below_them_is() -> None:
+def test_possible_share_matches_enumeration() -> None:
     for rules in ([CHILDREN], [CHILDREN, "code == 3"], [CHILDREN, JOINT], [CHILDREN, "age < 15 and married == 'no'"]):
         schema = PLAIN.with_facts(impossible=rules)
         age, married, code, other = np.indices(PLAIN.sizes(PLAIN))
@@ -32,14 +32,14 @@ def test_cells_are_impossible_where_everything_below_them_is() -> None:
         possible = ~np.logical_or.reduce([broken[rule] for rule in rules])
         for k in range(5):
             for names in itertools.permutations(PLAIN.names, k):
-                kept = [PLAIN.order[name] for name in names]
-                summed = possible.sum(axis=tuple(a for a in range(4) if a not in kept))
-                wanted = summed.transpose([sorted(kept).index(a) for a in kept]) / possible.sum()
+                axes = [PLAIN.order[name] for name in names]
+                summed = possible.sum(axis=tuple(a for a in range(4) if a not in axes))
+                wanted = summed.transpose([sorted(axes).index(a) for a in axes]) / possible.sum()
                 np.testing.assert_allclose(schema.possible_share(names), wanted, rtol=1e-12)
                 assert ((schema.possible_share(names) == 0.0) == (wanted == 0.0)).all()
 
 
-def test_rules_survive_files_and_are_part_of_what_is_known_of_a_schema() -> None:
+def test_rules_round_trip_in_schema_files() -> None:
     schema = Schema(PLAIN.attributes, person="pid", impossible=[CHILDREN, "code == 3 and married in ['no', 'yes']"])
     for again in (Schema.from_json(schema.to_json()), Schema.from_csv(schema.to_csv())):
         assert again == schema
@@ -65,7 +65,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "too many cells": lambda: Schema(
         [Attribute.of_size("a", MOST_CELLS // 2), Attribute.of_size("b", 3)], impossible=["a < 3 and b < 1"]
     ),
-    "an attribute that is gone": lambda: Schema([AGE], impossible=[CHILDREN]),
+    "a removed attribute": lambda: Schema([AGE], impossible=[CHILDREN]),
     "JSON of a number": lambda: Schema.from_dict(PLAIN.to_dict() | {"impossible": 3}),
     "JSON of null": lambda: Schema.from_json(json.dumps(PLAIN.to_dict() | {"impossible": None})),
     "CSV with a size": lambda: Schema.from_csv("name,kind,size\nage,numeric,5\nage == 1,impossible,3\n"),
@@ -74,11 +74,11 @@ WRONG: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_facts_that_do_not_fit_the_schema_or_contradict_are_refused(case: str) -> None:
+def test_invalid_rules_are_refused(case: str) -> None:
     with pytest.raises(SchemaError) as caught:
         WRONG[case]()
     assert len(str(caught.value)) < 500
 
 
-def test_a_single_rule_may_stand_alone() -> None:
+def test_single_rule_may_be_text() -> None:
     assert PLAIN.with_facts(impossible=CHILDREN).impossible == (CHILDREN,)

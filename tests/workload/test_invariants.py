@@ -1,4 +1,4 @@
-"""Exact totals as facts of a schema: what is read, what is refused, and what they leave possible."""
+"""Invariants of a schema: files, refusals and the cells that remain possible."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ ODD = [(["a", "b"], [[4, 1], [1, 4]]), (["b", "c"], [[4, 1], [1, 4]])]
 BITS = Schema([Attribute.of_size(name, 2) for name in "abc"])
 
 
-def test_exact_totals_come_back_from_every_file() -> None:
-    told = SCHEMA.with_facts(invariants=[REGION, (["job", "region"], [[1, 0, 6], [4, 0, 1]]), ([], 12)])
-    assert Schema.from_json(told.to_json()) == Schema.from_csv(told.to_csv()) == told != SCHEMA
-    assert told.exact_table(["region", "job"]).tolist() == [[1, 4], [0, 0], [6, 1]]
-    assert told.exact_table(["one", "job"]).tolist() == [[7, 5]]
-    assert told.is_exact(["one", "region"])
-    assert not told.is_exact(["region", "age"])
-    assert told.with_facts(impossible=["age < 15 and job == 1"]).invariants == told.invariants
-    assert SCHEMA.with_facts(invariants=public_tables(public_text(told), SCHEMA)) == told
-    assert "invariants" not in SCHEMA.to_dict()  # so that schemas of before keep their hashes
+def test_invariants_round_trip_in_schema_files() -> None:
+    schema = SCHEMA.with_facts(invariants=[REGION, (["job", "region"], [[1, 0, 6], [4, 0, 1]]), ([], 12)])
+    assert Schema.from_json(schema.to_json()) == Schema.from_csv(schema.to_csv()) == schema != SCHEMA
+    assert schema.exact_table(["region", "job"]).tolist() == [[1, 4], [0, 0], [6, 1]]
+    assert schema.exact_table(["one", "job"]).tolist() == [[7, 5]]
+    assert schema.is_exact(["one", "region"])
+    assert not schema.is_exact(["region", "age"])
+    assert schema.with_facts(impossible=["age < 15 and job == 1"]).invariants == schema.invariants
+    assert SCHEMA.with_facts(invariants=public_tables(public_text(schema), SCHEMA)) == schema
+    # earlier schemas keep their hashes
+    assert "invariants" not in SCHEMA.to_dict()
 
 
-def test_a_table_is_read_as_an_office_prints_it(tmp_path) -> None:
+def test_public_table_reads_csv_in_any_order(tmp_path) -> None:
     (tmp_path / "t.csv").write_text("people,region\n1,=west\n2,north\n", encoding="utf-8")
     names, values = public_table(tmp_path / "t.csv", SCHEMA)
     assert (names, values.tolist()) == (("region",), [2, 0, 1])
-    (found,) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
-    assert (found[0], list(found[1])) == (names, values.tolist())
+    (table,) = public_tables("people;region\r\n1;=west\r\n2;north\r\n", SCHEMA)
+    assert (table[0], list(table[1])) == (names, values.tolist())
     for text in ("region\nnorth", "region,n,m\nnorth,1,2", "region,n\nnorth", "region,n\nmars,1", "n,n\n1,1"):
         with pytest.raises(DataError):
             public_tables(text, SCHEMA)
@@ -54,9 +55,9 @@ def test_a_table_is_read_as_an_office_prints_it(tmp_path) -> None:
     [
         ({"invariants": [(["county"], [1])]}, "county"),
         ({"invariants": [(["region"], [1, 2])]}, "shape"),
-        ({"invariants": [(["region"], [1, -2, 3])]}, "whole numbers"),
-        ({"invariants": [(["region"], [1, 2.5, 3])]}, "whole numbers"),
-        ({"invariants": [(["region"], [1, float("nan"), 3])]}, "whole numbers"),
+        ({"invariants": [(["region"], [1, -2, 3])]}, "whole"),
+        ({"invariants": [(["region"], [1, 2.5, 3])]}, "whole"),
+        ({"invariants": [(["region"], [1, float("nan"), 3])]}, "whole"),
         ({"invariants": [(["region"], ["many", "more", "most"])]}, "shape|whole"),
         ({"invariants": [(["region"], [0, 0, 0])]}, "sum to"),
         ({"invariants": [(["region", "region"], np.ones((3, 3)))]}, "each once"),
@@ -67,40 +68,40 @@ def test_a_table_is_read_as_an_office_prints_it(tmp_path) -> None:
         ({"invariants": [REGION], "impossible": ["region == 'north'"]}, "no table of counts"),
     ],
 )  # fmt: skip
-def test_facts_that_cannot_be_are_refused_by_name(facts, words) -> None:
+def test_invalid_invariants_are_refused(facts, words) -> None:
     with pytest.raises(SchemaError, match=words):
         SCHEMA.with_facts(**facts)
 
 
-def test_totals_that_agree_in_pairs_and_not_together_are_refused() -> None:
+def test_jointly_contradictory_invariants_are_refused() -> None:
     with pytest.raises(SchemaError, match="no table of counts"):
         BITS.with_facts(invariants=[*ODD, (["a", "c"], [[1, 4], [4, 1]])])
 
 
 @pytest.mark.parametrize("rules", [[], ["a == 0 and b == 1 and c == 0"]])
-def test_what_facts_leave_possible_is_what_a_linear_program_finds(rules) -> None:
-    # two differ from their neighbour in 2 of 10, and the ends in 4 of 10: nobody may differ twice
-    told = BITS.with_facts(invariants=[*ODD, (["a", "c"], [[3, 2], [2, 3]])], impossible=rules)
-    share = told.even_share("abc")
+def test_even_share_support_matches_linear_program(rules) -> None:
+    # a and b differ in 2 of 10 records, b and c in 2, a and c in 4: no record differs twice
+    schema = BITS.with_facts(invariants=[*ODD, (["a", "c"], [[3, 2], [2, 3]])], impossible=rules)
+    share = schema.even_share("abc")
     rows, aims = [], []
-    for one in told.invariants:
+    for one in schema.invariants:
         for cell in itertools.product(range(2), repeat=2):
             at = np.zeros((2, 2, 2))
             at[tuple(dict(zip(one.attributes, cell, strict=True)).get(name, slice(None)) for name in "abc")] = 1
             rows.append(at.ravel())
             aims.append(one.table(dict.fromkeys("abc", 2), one.attributes)[cell])
-    room = [(0, 0 if told.possible_share("abc").flat[i] == 0 else None) for i in range(8)]
+    room = [(0, 0 if schema.possible_share("abc").flat[i] == 0 else None) for i in range(8)]
     most = [-scipy.optimize.linprog(-np.eye(8)[i], A_eq=rows, b_eq=aims, bounds=room).fun for i in range(8)]
     assert ((share.ravel() > 0) == (np.array(most) > 1e-9)).all()
     np.testing.assert_allclose(np.array(rows) @ share.ravel() * 10, aims, atol=1e-8)
 
 
-def test_the_plain_promise_is_not_given_beside_exact_totals() -> None:
-    told, budget = SCHEMA.with_facts(invariants=[REGION]), Budget(pcost=1.0, rows_per_person=2)
+def test_promise_with_invariants_is_subspace_privacy() -> None:
+    schema, budget = SCHEMA.with_facts(invariants=[REGION]), Budget(pcost=1.0, rows_per_person=2)
     assert SCHEMA.meaning(budget) == budget.describe()
     assert SCHEMA.promise(budget) == budget.promise
-    assert told.meaning(budget).startswith("Subspace differential privacy: the exact totals on region")
-    assert "rho 0.5" in told.meaning(budget)
-    # whoever knows all others reads off the total who is there; what is left is a row in place of another, at mu 2
-    assert "at most 84.2% of the time which is yours" in told.promise(budget)
-    assert "whether you are in the records" not in told.promise(budget)
+    assert schema.meaning(budget).startswith("Subspace differential privacy: the exact totals on region")
+    assert "rho 0.5" in schema.meaning(budget)
+    # the total reveals membership to a person with all other rows; the row itself stays private
+    assert "at most 84.2% of the time which is yours" in schema.promise(budget)
+    assert "whether you are in the records" not in schema.promise(budget)

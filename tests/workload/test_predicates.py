@@ -1,4 +1,4 @@
-"""Predicates: read and never run, refused quickly where they are hostile, with names that are no words."""
+"""Predicates: parsed without execution; hostile ones and odd attribute names."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from engine.analysis import condition_query
 from engine.errors import WorkloadError
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests.shapes import mixed
-from tests.workload.given import refused
+from tests.workload.refusals import check_refused
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -101,8 +101,8 @@ FINE = {
 
 
 @pytest.mark.parametrize("number", range(len(PREDICATES)), ids=lambda i: repr(PREDICATES[i][:30]))
-def test_predicates_are_read_never_run(number):
-    refused(
+def test_hostile_predicate_is_refused(number):
+    check_refused(
         WorkloadError,
         ["predicate"],
         Workload(mixed()).add,
@@ -112,34 +112,35 @@ def test_predicates_are_read_never_run(number):
 
 
 @pytest.mark.parametrize("text", FINE, ids=lambda t: t[:30])
-def test_predicates_that_are_fine(text):
+def test_valid_predicate_selects_expected_cells(text):
     (part,) = Workload(mixed()).add(("age", "sex", "wave"), Custom(predicates=[text])).groups[0].parts
     assert part.family.rows(part.sizes).sum() == FINE[text]
 
 
-def test_names_that_are_no_words():
+def test_attribute_name_with_hyphen_maps_to_underscore():
     schema = Schema([Attribute.of_size("hours-per-week", 3), Attribute.of_size("hours per week", 2)])
     one = Workload(schema).add("hours-per-week", Custom(predicates=["hours_per_week <= 1"]))
     assert one.groups[0].parts[0].family.rows((3,)).tolist() == [[1, 1, 0]]
     both = Custom(predicates=["hours_per_week <= 1"])
-    refused(WorkloadError, ["hours_per_week", "backticks"], Workload(schema).add, schema.names, both)
+    check_refused(WorkloadError, ["hours_per_week", "backticks"], Workload(schema).add, schema.names, both)
 
 
-def test_names_in_backticks():
+def test_attribute_names_in_backticks_are_read():
     names = ["hours-per-week", "hours per week", "it's", 'a "b"', "größe (€)", "class"]
     schema = Schema([Attribute.of_size(name, 3) for name in names] + [Attribute.categorical("c", ["`x`", "it's"])])
 
-    def held(*asked: str, where: str) -> int:
-        found = Workload(schema).add(asked, Custom(predicates=[where])).groups[0].parts[0]
-        return int(found.family.rows(found.sizes).sum())
+    def count_cells(*attributes: str, where: str) -> int:
+        part = Workload(schema).add(attributes, Custom(predicates=[where])).groups[0].parts[0]
+        return int(part.family.rows(part.sizes).sum())
 
-    for name in names:  # each by itself, and whatever else is there
-        assert held(name, where=f"`{name}` >= 1") == 2
-        assert held(*names[:2], *{name} - set(names[:2]), where=f"`{name}` >= 1 and 0 <= `{name}`") in (6, 18)
-    assert held(*names[:2], where="`hours-per-week` + `hours per week` <= 1") == 3
-    assert held("c", where="c == '`x`'") == 1
-    assert held("c", where='c == "it\'s"') == 1
-    assert held("c", "it's", where="c == '`x`' and `it's`==0") == 1
+    # each name by itself and with other names
+    for name in names:
+        assert count_cells(name, where=f"`{name}` >= 1") == 2
+        assert count_cells(*names[:2], *{name} - set(names[:2]), where=f"`{name}` >= 1 and 0 <= `{name}`") in (6, 18)
+    assert count_cells(*names[:2], where="`hours-per-week` + `hours per week` <= 1") == 3
+    assert count_cells("c", where="c == '`x`'") == 1
+    assert count_cells("c", where='c == "it\'s"') == 1
+    assert count_cells("c", "it's", where="c == '`x`' and `it's`==0") == 1
     assert condition_query(schema, '`a "b"` == 1 and `class`==2').attributes == ('a "b"', "class")
     for wrong, words in {
         "`hours per weeks` == 1": ["hours per weeks", "hours per week"],
@@ -149,4 +150,4 @@ def test_names_in_backticks():
         "`` == 1": ["names ''"],
         "`it's` == 'a' + `it's`": ["predicate"],
     }.items():
-        refused(WorkloadError, words, Workload(schema).add, (*names[:2], "it's"), Custom(predicates=[wrong]))
+        check_refused(WorkloadError, words, Workload(schema).add, (*names[:2], "it's"), Custom(predicates=[wrong]))

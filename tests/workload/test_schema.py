@@ -1,4 +1,4 @@
-"""Schemas and attributes: what they say, and hostile descriptions refused by name."""
+"""Schemas and attributes: descriptions, and invalid declarations."""
 
 import dataclasses
 import itertools
@@ -15,7 +15,7 @@ from engine.workload.attribute import MAX_CELLS
 from engine.workload.schema_io import MAX_ATTRIBUTES, MAX_LABEL
 
 
-def test_what_is_not_declared_leaves_no_trace() -> None:
+def test_schema_file_omits_undeclared_fields() -> None:
     schema = Schema([Attribute.of_size("a", 2)])
     assert schema.to_dict().keys() == {"format", "attributes"}
     assert schema.to_csv().count("\n") == 2
@@ -24,7 +24,7 @@ def test_what_is_not_declared_leaves_no_trace() -> None:
     assert declared.to_dict() == schema.to_dict() | {"person": "pid", "rows_per_person": 3}
 
 
-def test_a_column_differs_from_the_declared_one_only_where_none_is() -> None:
+def test_person_column_must_match_declaration() -> None:
     schema = Schema([Attribute.of_size("a", 2)])
     assert (schema.person_column(), schema.person_column("x")) == (None, "x")
     declared = Schema(schema.attributes, person="pid")
@@ -34,7 +34,7 @@ def test_a_column_differs_from_the_declared_one_only_where_none_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "rows", "told"),
+    ("unit", "rows", "message"),
     [
         ({}, 5, ""),
         ({"person": "pid", "rows_per_person": 3}, 3, ""),
@@ -43,13 +43,13 @@ def test_a_column_differs_from_the_declared_one_only_where_none_is() -> None:
         ({"rows_per_person": 3}, 1, "nothing is released"),
     ],
 )
-def test_another_number_of_rows_is_explained(unit: dict[str, object], rows: int, told: str) -> None:
-    found = Schema([Attribute.of_size("a", 2)], **unit).other_rows(rows)
-    assert told in found
-    assert bool(told) == bool(found)
+def test_other_rows_explains_difference_to_declaration(unit: dict[str, object], rows: int, message: str) -> None:
+    explanation = Schema([Attribute.of_size("a", 2)], **unit).other_rows(rows)
+    assert message in explanation
+    assert bool(message) == bool(explanation)
 
 
-def test_sizes_are_exact_beyond_any_fixed_width() -> None:
+def test_schema_sizes_are_exact_integers() -> None:
     schema = Schema([Attribute.of_size(f"a{i}", 1_000) for i in range(40)])
     assert schema.size == 10**120
     assert schema.cells(schema.names[:3]) == 10**9
@@ -62,7 +62,7 @@ def test_sizes_are_exact_beyond_any_fixed_width() -> None:
     assert list(schema) == list(schema.names)
 
 
-def test_a_wide_schema_answers_by_name_in_constant_time() -> None:
+def test_schema_lookup_takes_constant_time() -> None:
     schema = Schema([Attribute.of_size(f"a{i}", MAX_CELLS) for i in range(MAX_ATTRIBUTES)])
     narrow = Schema(schema.attributes[-1:])
     wide_time, narrow_time = (min(timeit.repeat(lambda s=s: s["a9999"], number=2000)) for s in (schema, narrow))
@@ -70,7 +70,7 @@ def test_a_wide_schema_answers_by_name_in_constant_time() -> None:
     assert schema.size == MAX_CELLS**MAX_ATTRIBUTES
 
 
-def test_labels_of_cells() -> None:
+def test_attribute_labels_describe_cells() -> None:
     age = Attribute.numeric("age", np.array([-0.0, 20, 64.5, 1e300]))
     assert [age.label(i) for i in range(3)] == ["[0, 20)", "[20, 64.5)", "[64.5, 1e+300]"]
     assert math.copysign(1, age.edges[0]) == 1
@@ -94,7 +94,7 @@ def test_attributes_are_frozen_and_keyword_only() -> None:
         Attribute("a", "numeric", 2)  # type: ignore[misc]
 
 
-def test_an_unknown_name_is_answered_with_close_ones() -> None:
+def test_unknown_attribute_message_lists_close_names() -> None:
     schema = Schema([Attribute.of_size("hours-per-week", 2), Attribute.of_size("age", 2)])
     with pytest.raises(SchemaError, match="'hours-per-week'"):
         schema["hours per week"]
@@ -132,7 +132,7 @@ WRONG_ATTRIBUTES = {
     "edges that fall": lambda: Attribute.numeric("a", [0, 2, 1]),
     "NaN edge": lambda: Attribute.numeric("a", [0, math.nan, 1]),
     "infinite edge": lambda: Attribute.numeric("a", [0, math.inf]),
-    "huge whole edge": lambda: Attribute.numeric("a", [0, 10**400]),
+    "huge integer edge": lambda: Attribute.numeric("a", [0, 10**400]),
     "boolean edge": lambda: Attribute.numeric("a", [False, True]),
     "text edge": lambda: Attribute.numeric("a", ["0", "1"]),
     "complex edge": lambda: Attribute.numeric("a", [0, 1j]),
@@ -177,7 +177,7 @@ WRONG_ATTRIBUTES = {
     "person empty": lambda: Schema([Attribute.of_size("a", 2)], person=""),
     "person long": lambda: Schema([Attribute.of_size("a", 2)], person="x" * (MAX_NAME + 1)),
     "person with tab": lambda: Schema([Attribute.of_size("a", 2)], person="p\tid"),
-    "person turned round": lambda: Schema([Attribute.of_size("a", 2)], person="\u202epid"),
+    "person with text direction": lambda: Schema([Attribute.of_size("a", 2)], person="\u202epid"),
     "person a number": lambda: Schema([Attribute.of_size("a", 2)], person=3),
     "rows 0": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=0),
     "rows true": lambda: Schema([Attribute.of_size("a", 2)], rows_per_person=True),
@@ -188,7 +188,7 @@ WRONG_ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("case", WRONG_ATTRIBUTES)
-def test_wrong_attributes_are_refused(case: str) -> None:
+def test_invalid_attributes_are_refused(case: str) -> None:
     with pytest.raises(SchemaError) as caught:
         WRONG_ATTRIBUTES[case]()
     assert len(str(caught.value)) < 500

@@ -1,4 +1,4 @@
-"""Schemas in files: round trips, what spreadsheets write, and hostile files refused by name and in time."""
+"""Schema files: round trips, files of spreadsheets, and invalid or hostile files."""
 
 import csv
 import io
@@ -35,13 +35,13 @@ def attributes(draw: st.DrawFn, name: str) -> Attribute:
 def schemas(draw: st.DrawFn) -> Schema:
     person, *columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
     unit = {"person": person, "rows_per_person": draw(st.none() | st.integers(1, 1_000))}
-    kept = draw(st.sampled_from([(), ("person",), ("rows_per_person",), tuple(unit)]))
-    return Schema([draw(attributes(name)) for name in columns], **{key: unit[key] for key in kept})
+    declared = draw(st.sampled_from([(), ("person",), ("rows_per_person",), tuple(unit)]))
+    return Schema([draw(attributes(name)) for name in columns], **{key: unit[key] for key in declared})
 
 
 @given(schemas())
 @settings(max_examples=25, deadline=None)
-def test_files_give_back_an_equal_schema(schema: Schema) -> None:
+def test_schema_files_round_trip(schema: Schema) -> None:
     for again in (
         Schema.from_json(schema.to_json()),
         Schema.from_json(("\ufeff" + schema.to_json()).encode()),
@@ -56,17 +56,17 @@ def test_files_give_back_an_equal_schema(schema: Schema) -> None:
 
 @given(schemas())
 @settings(max_examples=40, deadline=None)
-def test_no_cell_of_the_csv_starts_a_formula(schema: Schema) -> None:
+def test_schema_csv_contains_no_formula(schema: Schema) -> None:
     for row in csv.reader(io.StringIO(schema.to_csv())):
         assert not any(cell.startswith(("=", "+", "-", "@", "\t", "\r")) for cell in row)
 
 
-def test_a_plain_domain_file_is_read_as_codes() -> None:
+def test_domain_json_is_read_as_codes() -> None:
     schema = Schema.from_json('{"age": 85, "income>50K": 2}')
     assert schema == Schema([Attribute.of_size("age", 85), Attribute.of_size("income>50K", 2)])
 
 
-def test_csv_with_only_the_needed_columns() -> None:
+def test_schema_csv_with_needed_columns_is_read() -> None:
     assert Schema.from_csv("Name,kind,labels\nsex,categorical,F|M\n\n") == Schema(
         [Attribute.categorical("sex", ["F", "M"])]
     )
@@ -85,7 +85,8 @@ def valid_json(body: str) -> str:
     return f'{{"format": "schema/1", "attributes": [{body}]}}'
 
 
-Text = str | bytes | Callable[[], str | bytes]  # long ones are made where they are read
+# long texts are built when they are read
+Text = str | bytes | Callable[[], str | bytes]
 WRONG_JSON: dict[str, Text] = {
     "empty": "",
     "null": "null",
@@ -229,7 +230,7 @@ WRONG_CSV: dict[str, Text] = {
     + [pytest.param(Schema.from_csv, text, id=f"csv {case}") for case, text in WRONG_CSV.items()]
     + [pytest.param(read, 3, id="a number as file") for read in (Schema.from_json, Schema.from_csv)],
 )
-def test_wrong_files_are_refused(read, text) -> None:
+def test_invalid_schema_files_are_refused(read, text) -> None:
     text = text() if callable(text) else text
     with pytest.raises(SchemaError) as caught:
         read(text)
@@ -239,24 +240,24 @@ def test_wrong_files_are_refused(read, text) -> None:
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
-def test_what_spreadsheets_of_any_language_write_is_read(separator: str, encoding: str) -> None:
+def test_schema_csv_in_spreadsheet_formats_is_read(separator: str, encoding: str) -> None:
     lines = (("name", "kind", "labels"), ("größe", "categorical", '"a;b|c,d"'), ("sex", "categorical", "F|M"))
     text = "\r\n".join(map(separator.join, lines))
-    found = Schema.from_csv(text.encode(encoding))
-    assert found == Schema([Attribute.categorical("größe", ["a;b", "c,d"]), Attribute.categorical("sex", ["F", "M"])])
+    schema = Schema.from_csv(text.encode(encoding))
+    assert schema == Schema([Attribute.categorical("größe", ["a;b", "c,d"]), Attribute.categorical("sex", ["F", "M"])])
 
 
-def test_a_file_in_another_encoding_is_told_how_to_be_saved() -> None:
+def test_schema_csv_in_other_encoding_suggests_utf8() -> None:
     with pytest.raises(SchemaError, match=r"^byte 16 .* is not UTF-8; .*'CSV UTF-8'"):
         Schema.from_csv("name;kind;size\nmü;numeric;3\n".encode("cp1252"))
 
 
-def test_a_wrong_csv_line_is_named() -> None:
+def test_schema_csv_error_names_line() -> None:
     with pytest.raises(SchemaError, match=r"^line 3: .*'a'"):
         Schema.from_csv("name,kind,size\nb,numeric,3\na,numeric,0\n")
 
 
-def test_too_many_labels_for_a_csv_cell_are_refused_when_written() -> None:
+def test_to_csv_with_too_many_labels_is_refused() -> None:
     schema = Schema([Attribute.categorical("a", [f"label {i}" for i in range(20_000)])])
     with pytest.raises(SchemaError, match="JSON"):
         schema.to_csv()
@@ -268,7 +269,7 @@ def test_too_many_labels_for_a_csv_cell_are_refused_when_written() -> None:
                         st.sampled_from(["format", "attributes", "name", "kind", "size", "labels", "edges", "x"]),
                         inner, max_size=5), max_leaves=12))  # fmt: skip
 @settings(max_examples=60, deadline=None)
-def test_any_document_is_accepted_or_refused_by_name(document: object) -> None:
+def test_any_document_is_read_or_raises_schema_error(document: object) -> None:
     for read in (
         lambda: Schema.from_dict(document),
         lambda: Attribute.from_dict(document),
@@ -276,15 +277,15 @@ def test_any_document_is_accepted_or_refused_by_name(document: object) -> None:
         lambda: Schema.from_dict({"format": "schema/1", "attributes": [document]}),
     ):
         try:
-            found = read()
+            result = read()
         except SchemaError:
             continue
-        assert isinstance(found, (Schema, Attribute))
+        assert isinstance(result, (Schema, Attribute))
 
 
 @given(st.text(max_size=60) | st.binary(max_size=60))
 @settings(max_examples=60, deadline=None)
-def test_any_text_is_accepted_or_refused_by_name(text: str | bytes) -> None:
+def test_any_text_is_read_or_raises_schema_error(text: str | bytes) -> None:
     for read in (Schema.from_json, Schema.from_csv):
         try:
             read(text)

@@ -1,4 +1,4 @@
-"""Workbooks as public texts: what somebody typed into a sheet is what a CSV of it would say."""
+"""Workbooks as schemas and dictionaries: a sheet is read as its CSV."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = Schema(
 
 
 def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0), pages: int = 1) -> Path:
-    """A workbook with a table at some place of its sheets; None leaves a cell empty."""
+    """Write a workbook with a table at a position of its sheets; None is an empty cell."""
     with xlsxwriter.Workbook(str(place), {"strings_to_formulas": False, "default_date_format": "yyyy-mm-dd"}) as book:
         for _ in range(pages):
             page = book.add_worksheet()
@@ -39,21 +39,21 @@ def workbook(place: Path, table: list[list[Any]], *, at: tuple[int, int] = (0, 0
     return place
 
 
-def typed(text: str) -> list[list[Any]]:
-    """The fields of a schema's CSV as somebody types them: numbers are numbers."""
+def typed_rows(text: str) -> list[list[Any]]:
+    """Fields of a CSV text, with digits as numbers."""
     return [[int(cell) if cell.isdecimal() else cell or None for cell in line.split(",")] for line in text.splitlines()]
 
 
-def test_a_schema_in_a_sheet_is_that_of_its_csv(tmp_path: Path) -> None:
+def test_schema_sheet_equals_its_csv(tmp_path: Path) -> None:
     schema = Schema(SCHEMA.attributes[:3])
-    place = workbook(tmp_path / "schema.xlsx", typed(schema.to_csv()))
+    place = workbook(tmp_path / "schema.xlsx", typed_rows(schema.to_csv()))
     assert Schema.from_csv(sheet_text(place)) == schema
-    # wherever it stands, with empty rows in it
-    spread = [row for line in typed(schema.to_csv()) for row in (line, [])]
+    # at another position, with empty rows
+    spread = [row for line in typed_rows(schema.to_csv()) for row in (line, [])]
     assert Schema.from_csv(sheet_text(workbook(tmp_path / "s.xlsx", spread, at=(4, 3)))) == schema
 
 
-def test_labels_that_look_like_something_else_stay_texts(tmp_path: Path) -> None:
+def test_sheet_text_keeps_label_texts(tmp_path: Path) -> None:
     table = [["variable", "value", "label"], *(["formula", label, None] for label in SCHEMA["formula"].labels or ())]
     text = sheet_text(workbook(tmp_path / "d.xlsx", table))
     assert is_dictionary(text)
@@ -64,12 +64,12 @@ def test_labels_that_look_like_something_else_stay_texts(tmp_path: Path) -> None
     assert drafted.schema["x"].size == 2
 
 
-def test_cells_are_written_as_they_were_typed(tmp_path: Path) -> None:
-    found = sheet_text(workbook(tmp_path / "x.xlsx", [[1, 2.5, True, "a ", dt.date(2024, 2, 3)], [None, 1e20]]))
-    assert found == "1,2.5,True,a,2024-02-03\n,1e+20,,,\n"
+def test_sheet_text_keeps_typed_values(tmp_path: Path) -> None:
+    text = sheet_text(workbook(tmp_path / "x.xlsx", [[1, 2.5, True, "a ", dt.date(2024, 2, 3)], [None, 1e20]]))
+    assert text == "1,2.5,True,a,2024-02-03\n,1e+20,,,\n"
 
 
-def test_what_is_no_table_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sheet_text_of_invalid_workbook_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"'x.xlsx' has 2 sheets, 'Sheet1', 'Sheet2'"):
         sheet_text(workbook(tmp_path / "x.xlsx", [["name"]], pages=2))
     (tmp_path / "y.ods").write_bytes(b"name,kind\n")
@@ -80,8 +80,8 @@ def test_what_is_no_table_is_refused_by_name(tmp_path: Path, monkeypatch: pytest
         sheet_text(workbook(tmp_path / "z.xlsx", [["x" * 60], ["y" * 60]]))
 
 
-def test_the_command_line_takes_a_schema_in_a_sheet(tmp_path: Path) -> None:
-    place = workbook(tmp_path / "schema.xlsx", typed(Schema(SCHEMA.attributes[:3]).to_csv()))
+def test_plan_command_reads_schema_sheet(tmp_path: Path) -> None:
+    place = workbook(tmp_path / "schema.xlsx", typed_rows(Schema(SCHEMA.attributes[:3]).to_csv()))
     out = tmp_path / "plan.json"
     assert main(["plan", "--schema", str(place), "--ways", "1", "--pcost", "1", "--out", str(out)]) == 0
     assert out.exists()

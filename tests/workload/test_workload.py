@@ -28,7 +28,7 @@ def forty(n):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_counts_and_texts_follow_the_rows(shape):
+def test_workload_counts_and_texts_match_rows(shape):
     workload = SHAPES[shape]()
     rows = oracles.workload_rows(workload)
     assert [g.count for g in workload.groups] == [len(W) for W in rows]
@@ -40,7 +40,7 @@ def test_counts_and_texts_follow_the_rows(shape):
             assert workload.describe(start + index) == workload.describe_in_group(number, index)
 
 
-def test_texts_name_every_part_in_the_order_of_the_group():
+def test_describe_lists_parts_in_group_order():
     schema = Schema([Attribute.numeric("age", [0, 20, 65, 120]), Attribute.categorical("sex", ["F", "M"])])
     workload = Workload(schema).add(("sex", "age"), {"age": "prefix", "sex": "marginal"}).add((), "total")
     workload = workload.add(("age", "sex"), {"age": "total", "sex": "marginal"}).add(("age", "sex"), "total")
@@ -58,7 +58,7 @@ def test_texts_name_every_part_in_the_order_of_the_group():
     ]
 
 
-def test_texts_of_a_product_are_unique_and_in_row_order():
+def test_describe_of_product_follows_row_order():
     workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), {"a": "marginal", "b": Width(2)})
     texts = [workload.describe(q) for q in range(9)]
     assert texts[:4] == ["b <= 1 and a = 0", "b <= 1 and a = 1", "b <= 1 and a = 2", "1 <= b <= 2 and a = 0"]
@@ -66,7 +66,7 @@ def test_texts_of_a_product_are_unique_and_in_row_order():
 
 
 @pytest.mark.parametrize("index", [-1, 12, 10**30, 1.0, True, "0", None])
-def test_no_text_for_a_query_that_is_not_there(index):
+def test_describe_with_unknown_index_is_refused(index):
     workload = Workload(shapes.numeric(3, 4)).add(("a", "b"), "marginal")
     with pytest.raises(WorkloadError, match="0 to 11"):
         workload.describe(index)
@@ -79,7 +79,7 @@ def test_no_text_for_a_query_that_is_not_there(index):
 @pytest.mark.parametrize(
     ("ways", "queries"), [((1,), 588), ((2,), 148_137), ((3,), 20_894_536), ((1, 2, 3), 21_043_261), ((0,), 1)]
 )
-def test_all_ways_of_the_adult_schema(ways, queries):
+def test_all_ways_of_adult_counts_queries(ways, queries):
     workload = Workload.all_ways(schema_of(**ADULT), ways)
     assert workload.queries == queries
     assert len(workload.groups) == sum(math.comb(14, k) for k in ways)
@@ -90,11 +90,11 @@ def test_all_ways_of_the_adult_schema(ways, queries):
     ("family", "queries"),
     [("marginal", 78_400), ("prefix", 78_400), ("range", 2_361_700), ("circular", 7_804_000)],
 )
-def test_all_ways_of_forty_attributes_of_ten_values(family, queries):
+def test_all_ways_of_forty_attributes_counts_queries(family, queries):
     assert Workload.all_ways(forty(10), (1, 2), family).queries == queries
 
 
-def test_all_ways_takes_a_number_a_joint_family_or_a_mapping():
+def test_all_ways_accepts_number_family_or_mapping():
     schema = shapes.mixed()
     assert Workload.all_ways(schema, 2) == Workload.all_ways(schema, (2,))
     mapped = Workload.all_ways(schema, (1, 2), {"age": "range"})
@@ -107,7 +107,7 @@ def test_all_ways_takes_a_number_a_joint_family_or_a_mapping():
     assert Workload.all_ways(shapes.numeric(3, 4, 5), 3, Random(count=7)).queries == 7
 
 
-def test_numbers_beyond_any_machine_word_are_exact():
+def test_workload_counts_are_exact_integers():
     workload = Workload.all_ways(forty(1000), 3, "range")
     each = 1000 * 1001 // 2
     assert workload.queries == math.comb(40, 3) * each**3 == 9880 * 500_500**3
@@ -121,7 +121,7 @@ def test_numbers_beyond_any_machine_word_are_exact():
     assert forty(1000).size == 1000**40
 
 
-def test_ten_thousand_groups_are_added_one_by_one():
+def test_add_handles_ten_thousand_groups():
     schema = forty(20)
     workload = Workload(schema)
     pairs = list(itertools.islice(itertools.cycle(itertools.combinations(schema.names, 2)), 10_000))
@@ -135,7 +135,7 @@ def test_ten_thousand_groups_are_added_one_by_one():
 # ---- order, weights, values -------------------------------------------------------------------------------------
 
 
-def test_adding_leaves_the_old_workload_alone():
+def test_add_returns_new_workload():
     first = Workload(shapes.numeric(3, 4)).add("a")
     second = first.add("b", "range")
     assert [g.attributes for g in first.groups] == [("a",)]
@@ -146,20 +146,20 @@ def test_adding_leaves_the_old_workload_alone():
         second.groups[0].weight = 2.0
 
 
-def test_mapping_is_copied_and_may_name_attributes_in_any_order():
-    asked = {"b": "prefix", "a": "marginal"}
-    workload = Workload(shapes.numeric(3, 4)).add(("a", "b"), asked)
-    asked["a"] = "range"
+def test_family_mapping_is_copied_and_unordered():
+    families = {"b": "prefix", "a": "marginal"}
+    workload = Workload(shapes.numeric(3, 4)).add(("a", "b"), families)
+    families["a"] = "range"
     assert [p.family.name for p in workload.groups[0].parts] == ["marginal", "prefix"]
     assert workload.groups[0].family_text == "marginal × prefix"
     assert workload.groups[0].sizes == (3, 4)
     assert workload == Workload(shapes.numeric(3, 4)).add(("a", "b"), {"a": "marginal", "b": Prefix().name})
 
 
-def test_query_weights_are_copied_checked_and_in_the_order_of_describe():
-    given = np.arange(12.0)
-    workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), "marginal", query_weights=given)
-    given[:] = 0
+def test_query_weights_are_copied_in_describe_order():
+    weights = np.arange(12.0)
+    workload = Workload(shapes.numeric(3, 4)).add(("b", "a"), "marginal", query_weights=weights)
+    weights[:] = 0
     np.testing.assert_array_equal(workload.groups[0].query_weights, np.arange(12.0))
     with pytest.raises(ValueError, match="read-only"):
         workload.groups[0].query_weights[0] = 1
@@ -167,7 +167,7 @@ def test_query_weights_are_copied_checked_and_in_the_order_of_describe():
     assert Workload(shapes.numeric(3, 4)).add((), query_weights=[2.0]).groups[0].query_weights.tolist() == [2.0]
 
 
-def test_groups_with_the_same_queries_have_the_same_key_whatever_the_names():
+def test_group_key_ignores_attribute_names():
     schema = shapes.numeric(3, 3, 4)
     w = Workload(schema).add(("a", "c"), "prefix").add(("b", "c"), "prefix", weight=9.0).add(("a", "b"), "prefix")
     w = w.add(("c", "a"), "prefix").add(("a", "c"), "prefix", query_weights=np.ones(12)).add(("a", "c"), "range")
@@ -176,7 +176,7 @@ def test_groups_with_the_same_queries_have_the_same_key_whatever_the_names():
     assert len(set(keys)) == 5
 
 
-def test_equality_and_hash():
+def test_workload_equality_and_hash_use_content():
     build = SHAPES["query_weighted"]
     assert build() == build()
     assert hash(build()) == hash(build())
@@ -189,7 +189,7 @@ def test_equality_and_hash():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_json_both_ways(shape):
+def test_workload_json_round_trips(shape):
     workload = SHAPES[shape]()
     text = workload.to_json()
     again = Workload.from_json(text)
@@ -197,16 +197,16 @@ def test_json_both_ways(shape):
     assert again.to_json() == text
     assert Workload.from_json(text.encode()) == workload
     assert Workload.from_dict(json.loads(text)) == workload
-    for mine, other in zip(workload.groups, again.groups, strict=True):
-        assert (mine.key, mine.weight, mine.attributes) == (other.key, other.weight, other.attributes)
-    for mine, other in zip(oracles.workload_rows(workload), oracles.workload_rows(again), strict=True):
-        np.testing.assert_array_equal(mine, other)
+    for group, other in zip(workload.groups, again.groups, strict=True):
+        assert (group.key, group.weight, group.attributes) == (other.key, other.weight, other.attributes)
+    for rows, other in zip(oracles.workload_rows(workload), oracles.workload_rows(again), strict=True):
+        np.testing.assert_array_equal(rows, other)
     assert [workload.describe(q) for q in range(0, len(workload), 7)] == [
         again.describe(q) for q in range(0, len(workload), 7)
     ]
 
 
-def test_json_keeps_weights_to_the_last_bit():
+def test_workload_json_keeps_exact_weights():
     weights = np.random.default_rng(1).random(4) * 10.0 ** np.arange(-8, 8, 4)
     workload = Workload(shapes.numeric(4)).add("a", "prefix", weight=math.pi, query_weights=weights)
     again = Workload.from_json(workload.to_json())
@@ -217,7 +217,7 @@ def test_json_keeps_weights_to_the_last_bit():
     np.testing.assert_array_equal(again.groups[0].parts[0].family.matrix, matrix)
 
 
-def test_json_is_plain_and_names_its_format():
+def test_workload_json_states_format():
     document = json.loads(SHAPES["permuted_group"]().to_json())
     assert document["format"] == "workload/1"
     assert document["groups"][0] == {
@@ -226,44 +226,44 @@ def test_json_is_plain_and_names_its_format():
     }
 
 
-def test_unicode_names_survive():
+def test_workload_json_keeps_unicode_names():
     schema = Schema([Attribute.categorical("Größe", ["klein", "groß"]), Attribute.of_size("年", 3)])
     workload = Workload(schema).add(("年", "Größe"), {"年": "prefix", "Größe": "marginal"})
     assert Workload.from_json(workload.to_json()) == workload
     assert workload.describe(1) == "年 <= 0 and Größe = groß"
 
 
-def test_unknown_attributes_are_named():
+def test_unknown_attribute_message_suggests_name():
     with pytest.raises(SchemaError, match=r"'agee'.*'age'"):
         Workload(Schema([Attribute.of_size("age", 3)])).add("agee")
 
 
 def random_groups(seed):
-    """Groups in any order of attributes, several on the same ones, some of weight 0 or with weights of queries."""
+    """Random groups: any attribute order, repeated sets, zero weights, query weights."""
     rng = np.random.default_rng(seed)
     workload = Workload(Schema([Attribute.of_size(f"x{i}", 3) for i in (4, 0, 3, 1, 2)]))
     for _ in range(25):
         names = [str(n) for n in rng.permutation(workload.schema.names)[: rng.integers(0, 4)]]
-        asked = {name: str(rng.choice(["prefix", "marginal"])) for name in names} or "total"
+        families = {name: str(rng.choice(["prefix", "marginal"])) for name in names} or "total"
         weights = rng.random(3 ** len(names)) if rng.random() < 0.2 else None
-        workload = workload.add(names, asked, float(rng.integers(0, 3)), weights)
+        workload = workload.add(names, families, float(rng.integers(0, 3)), weights)
     return workload
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_groups_alike_are_those_of_one_key_and_ranks(seed):
+def test_group_classes_match_key_and_ranks(seed):
     workload = random_groups(seed)
     kinds = {}
     for i, group in enumerate(workload.groups):
         ranks = group.ranks(workload.schema)
         places = [workload.schema.order[name] for name in group.named(ranks)]
         kinds.setdefault((group.key, ranks), []).append((i, places))
-    found = [(a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True))) for a in workload.group_classes]
-    assert found == [(ranks, own) for (_, ranks), own in kinds.items()]
+    classes = [(a.ranks, list(zip(a.numbers.tolist(), a.places.tolist(), strict=True))) for a in workload.group_classes]
+    assert classes == [(ranks, members) for (_, ranks), members in kinds.items()]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_groups_with_a_set_of_attributes_that_is_not_there(seed):
+def test_groups_outside_matches_enumeration(seed):
     workload = random_groups(seed)
     named = [{group.named(axes) for axes in group.spaces(workload.schema)} for group in workload.groups]
     order = workload.schema.order
@@ -271,16 +271,17 @@ def test_groups_with_a_set_of_attributes_that_is_not_there(seed):
     for left_out in (None, *every):
         spaces = [tuple(order[name] for name in space) for space in every if space != left_out]
         assert groups_outside(workload.group_classes, spaces).tolist() == [
-            i for i, own in enumerate(named) if left_out in own
+            i for i, spaces_of_group in enumerate(named) if left_out in spaces_of_group
         ]
 
 
-def test_rows_are_numbered_whatever_their_numbers():
+def test_unique_rows_matches_numpy_unique():
     rng = np.random.default_rng(2)
-    for most in (3, 10**6, 2**40):  # each with a place of its own, sorted, and past any machine word
+    # dense codes, sorted codes, and codes above a machine word
+    for most in (3, 10**6, 2**40):
         rows = rng.integers(0, most, size=(50, 4))[rng.integers(0, 50, size=200)]
         first, numbers = unique_rows(rows)
-        unlike, expected = np.unique(rows, axis=0, return_inverse=True)
+        distinct, expected = np.unique(rows, axis=0, return_inverse=True)
         assert np.array_equal(numbers, expected.ravel())
-        assert np.array_equal(rows[first], unlike)
+        assert np.array_equal(rows[first], distinct)
         assert all(not (rows[:i] == rows[i]).all(axis=1).any() for i in first)

@@ -1,4 +1,4 @@
-"""Workload files: hostile ones are refused quickly by an error that says what is wrong."""
+"""Damaged and hostile workload files are refused."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 from engine.errors import EngineError, WorkloadError
 from engine.workload import Workload
 from engine.workload.families import family_from_dict
-from tests.workload.given import GOOD, refused
+from tests.workload.refusals import GOOD, check_refused
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -115,14 +115,14 @@ WORKLOAD_FILES = {
 
 
 @pytest.mark.parametrize("case", WORKLOAD_FILES)
-def test_workload_files(case):
+def test_damaged_workload_file_is_refused(case):
     text = WORKLOAD_FILES[case]
     assert Workload.from_json(GOOD.to_json()) == GOOD
-    refused(EngineError, [], Workload.from_json, text)
+    check_refused(EngineError, [], Workload.from_json, text)
 
 
 @pytest.mark.parametrize(
     "data", [None, 7, "prefix", [], {}, {"name": None}, {"name": "x" * 10**6}, MATRIX | {"shape": None}]
 )
-def test_family_files(data):
-    refused(WorkloadError, [], family_from_dict, data)
+def test_damaged_family_is_refused(data):
+    check_refused(WorkloadError, [], family_from_dict, data)

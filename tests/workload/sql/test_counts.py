@@ -1,4 +1,4 @@
-"""SQL to workloads: the groups count what DuckDB counts for the same SQL, or a comparison is refused."""
+"""SQL to workloads: counts equal those of DuckDB, or a comparison is refused."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engine.errors import DataError, WorkloadError
 from engine.records import Encoder, count_marginals
 from engine.workload import Attribute, Schema, Workload
 from engine.workload.sql import sql_readings, workload_from_sql
-from tests.workload.sql.given import EDGES, RECORDS, SCHEMA, group_rows
+from tests.workload.sql.example import EDGES, RECORDS, SCHEMA, group_rows
 
-WHOLE = ("age",)
+INTEGER_COLUMNS = ("age",)
 
 
 def cell_of(name: str, value: object) -> int:
@@ -49,12 +49,12 @@ BANDED = {
 
 
 def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
-    """What DuckDB answers: counts by the cells of the attributes that are grouped by."""
+    """Counts of DuckDB by the cells of the grouped attributes."""
     with duckdb.connect(config={"enable_external_access": "false", "threads": "1"}) as database:
         database.register("t", RECORDS)
-        found = database.execute(sql).fetch_df()
+        frame = database.execute(sql).fetch_df()
     counts: dict[frozenset[tuple[str, int]], int] = {}
-    for row in found.to_dict("records"):
+    for row in frame.to_dict("records"):
         named = {key: value for key, value in row.items() if key in SCHEMA and not pd.isna(value)}
         cells = frozenset((name, cell_of(name, value)) for name, value in named.items())
         counts[cells] = counts.get(cells, 0) + int(row["n"])
@@ -62,7 +62,7 @@ def database_counts(sql: str) -> dict[frozenset[tuple[str, int]], int]:
 
 
 def engine_counts(workload: Workload, sets: list[tuple[str, ...]]) -> dict[frozenset[tuple[str, int]], int]:
-    """What the groups answer on the exact tables, by the one cell of the grouped attributes that a query is about."""
+    """Exact answers of the groups, by the cell of the grouped attributes of each query."""
     counts: dict[frozenset[tuple[str, int]], int] = {}
     assert len(workload.groups) == len(sets)
     for group, grouped in zip(workload.groups, sets, strict=True):
@@ -83,8 +83,8 @@ def engine_counts(workload: Workload, sets: list[tuple[str, ...]]) -> dict[froze
 
 
 def check(sql: str, sets: list[tuple[str, ...]]) -> Workload:
-    """The workload of a SQL, after comparing every count with DuckDB's."""
-    workload = workload_from_sql(SCHEMA, sql, integer_columns=WHOLE)
+    """Return the workload of a SQL text after comparing every count with DuckDB."""
+    workload = workload_from_sql(SCHEMA, sql, integer_columns=INTEGER_COLUMNS)
     ours, theirs = engine_counts(workload, sets), database_counts(sql)
     assert {cells for cells, n in theirs.items() if n} <= set(ours)
     assert ours == {cells: theirs.get(cells, 0) for cells in ours}
@@ -148,16 +148,16 @@ CASES = {
 
 
 @pytest.mark.parametrize("sql", CASES)
-def test_the_groups_count_what_the_database_counts(sql: str) -> None:
+def test_workload_counts_match_duckdb(sql: str) -> None:
     sets, first = CASES[sql]
     assert check(sql, sets).describe(0) == first
 
 
 @pytest.mark.parametrize("sql", BANDED)
-def test_bands_of_cells(sql: str) -> None:
-    made = workload_from_sql(SCHEMA, sql, integer_columns=WHOLE)
-    (group,) = made.groups
-    assert [made.describe(i) for i in range(len(made))] == BANDED[sql]
+def test_case_expressions_match_duckdb(sql: str) -> None:
+    workload = workload_from_sql(SCHEMA, sql, integer_columns=INTEGER_COLUMNS)
+    (group,) = workload.groups
+    assert [workload.describe(i) for i in range(len(workload))] == BANDED[sql]
     table = count_marginals(RECORDS, SCHEMA, [group.attributes])[group.attributes]
     with duckdb.connect() as database:
         database.register("t", RECORDS)
@@ -166,7 +166,7 @@ def test_bands_of_cells(sql: str) -> None:
 
 
 def conditions_in_sql() -> st.SearchStrategy[str]:
-    """Conditions that follow the cells."""
+    """Random SQL conditions whose bounds are edges of cells."""
     edge, code, signs = st.sampled_from(EDGES[1:-1]), st.integers(-1, 6), ["=", "<>", "<", "<=", ">", ">="]
     label = st.sampled_from([label.replace("'", "''") for label in SCHEMA["sex"].labels])
     atoms = st.one_of(
@@ -193,7 +193,7 @@ def conditions_in_sql() -> st.SearchStrategy[str]:
 
 @settings(max_examples=30, deadline=None)
 @given(conditions_in_sql(), st.lists(st.sampled_from(["age", "sex", "code"]), unique=True, max_size=2))
-def test_random_conditions(condition: str, grouped: list[str]) -> None:
+def test_random_conditions_match_duckdb(condition: str, grouped: list[str]) -> None:
     columns = "".join(f"{name}, " for name in grouped)
     by = f" GROUP BY {', '.join(grouped)}" if grouped else ""
     sql = f"SELECT {columns}COUNT(*) AS n FROM t WHERE {condition}{by}"
@@ -204,7 +204,7 @@ def test_random_conditions(condition: str, grouped: list[str]) -> None:
         assert sum(database_counts(sql).values()) == 0
 
 
-WHOLE_SCHEMA = Schema(
+INTEGER_SCHEMA = Schema(
     [
         Attribute.numeric("age", EDGES, integer=True),
         Attribute.numeric("income", [-10, 0, 11, 50], clip=True, integer=True),
@@ -212,13 +212,13 @@ WHOLE_SCHEMA = Schema(
 )
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "=", "<>"])
 @pytest.mark.parametrize("name", ["age", "income"])
-def test_a_comparison_is_exact_or_refused(name: str, sign: str, whole: bool) -> None:
-    schema = WHOLE_SCHEMA if whole else SCHEMA
+def test_sql_comparison_is_exact_or_refused(name: str, sign: str, integer: bool) -> None:
+    schema = INTEGER_SCHEMA if integer else SCHEMA
     attribute = schema[name]
-    step = 1.0 if whole else 0.125
+    step = 1.0 if integer else 0.125
     values = np.arange(-20, 100, step)
     if not attribute.clip:
         values = values[(values >= attribute.edges[0]) & (values <= attribute.edges[-1])]
@@ -229,19 +229,19 @@ def test_a_comparison_is_exact_or_refused(name: str, sign: str, whole: bool) -> 
         held = (compare | {"<>": np.not_equal})[sign](values, constant)
         mixed = any(len(set(held[cells == i])) > 1 for i in range(attribute.size))
         try:
-            made = workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
+            workload = workload_from_sql(schema, f"SELECT COUNT(*) FROM t WHERE {name} {sign} {constant}")
         except WorkloadError as error:
             text = str(error)
             assert mixed == ("cuts through" in text), (name, sign, constant, text)
             assert mixed or not held.any()
             continue
-        (group,) = made.groups
+        (group,) = workload.groups
         row = group_rows(group)[0] if group.attributes else np.ones(attribute.size)
         assert not mixed
         assert (row[cells] == held).all()
 
 
-def test_a_refused_comparison_names_the_nearest_edges_and_what_to_write() -> None:
+def test_refused_comparison_suggests_valid_conditions() -> None:
     with pytest.raises(WorkloadError, match=r"age <= 39 cuts through the bin \[20, 40\) of 'age'.*20 and 40"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age BETWEEN 20 AND 39")
     offers = 0
@@ -254,26 +254,27 @@ def test_a_refused_comparison_names_the_nearest_edges_and_what_to_write() -> Non
                     continue
                 advice = str(error).split("write ")[1].split(", or declare")[0].rstrip(".")
                 for offer in advice.split(" or "):
-                    workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {offer}")  # what is advised is accepted
+                    # a suggested condition is accepted
+                    workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t WHERE {offer}")
                     offers += 1
     assert offers > 20
 
 
-def test_sql_without_declared_whole_numbers_is_refused() -> None:
+def test_sql_condition_between_integers_requires_declaration() -> None:
     sql = "SELECT COUNT(*) FROM t WHERE age <= 39"
     with pytest.raises(WorkloadError, match="declare"):
         workload_from_sql(SCHEMA, sql)
-    assert workload_from_sql(WHOLE_SCHEMA, sql).describe(0) == "age < 40"
+    assert workload_from_sql(INTEGER_SCHEMA, sql).describe(0) == "age < 40"
 
 
-def test_whole_numbers_of_sql_are_declared_in_its_schema() -> None:
+def test_integer_columns_are_declared_in_schema() -> None:
     workload = workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t WHERE age <= 39", integer_columns=["age"])
     assert workload.schema["age"].integer
     with pytest.raises(DataError, match="whole"):
         count_marginals(pd.DataFrame({"age": [39.5]}), workload.schema, [("age",)])
 
 
-def test_whole_numbers_with_fractional_edges_are_refused() -> None:
+def test_integer_columns_with_fractional_edges_are_refused() -> None:
     with pytest.raises(WorkloadError, match="income"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", integer_columns=["income"])
 

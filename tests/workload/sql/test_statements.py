@@ -1,4 +1,4 @@
-"""Statements of SQL: several in one text, their sets, and the names of attributes and tables."""
+"""SQL statements: several in one text, grouping sets, names of attributes and tables."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from engine.workload.sql import workload_from_sql
-from tests.workload.sql.given import SCHEMA
+from tests.workload.sql.example import SCHEMA
 
 
-def test_several_statements_and_a_plan() -> None:
+def test_sql_with_several_statements_gives_plan() -> None:
     text = """
         SELECT COUNT(*) FROM t;  -- everyone
         SELECT sex, COUNT(*) FROM t WHERE age >= 65 GROUP BY sex;;
         /* pairs */ select Code, count(*) from T group by "code"
     """
-    made = workload_from_sql(SCHEMA, text, "t")
-    assert [g.attributes for g in made.groups] == [(), ("sex", "age"), ("code",)]
+    workload = workload_from_sql(SCHEMA, text, "t")
+    assert [g.attributes for g in workload.groups] == [(), ("sex", "age"), ("code",)]
     budget = Budget(pcost=1.0)
-    again = Workload.from_json(made.to_json())
-    assert plan(made, budget).hash == plan(again, budget).hash
+    again = Workload.from_json(workload.to_json())
+    assert plan(workload, budget).hash == plan(again, budget).hash
 
 
-def test_names_are_found_exactly_first_and_then_loosely() -> None:
+def test_sql_names_match_exactly_before_loosely() -> None:
     schema = Schema([Attribute.of_size(name, 3) for name in ("Age", "age", "a-b", "Sex")])
 
     def named(column: str) -> tuple[str, ...]:
@@ -40,13 +40,13 @@ def test_names_are_found_exactly_first_and_then_loosely() -> None:
         named("Sexx")
 
 
-def test_the_same_set_twice_is_asked_once() -> None:
+def test_duplicate_grouping_set_is_used_once() -> None:
     sets = "((sex), (age, sex), (sex), (sex, age, sex), ())"
-    made = workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t GROUP BY GROUPING SETS {sets}")
-    assert [set(g.attributes) for g in made.groups] == [{"sex"}, {"age", "sex"}, set()]
+    workload = workload_from_sql(SCHEMA, f"SELECT COUNT(*) FROM t GROUP BY GROUPING SETS {sets}")
+    assert [set(g.attributes) for g in workload.groups] == [{"sex"}, {"age", "sex"}, set()]
 
 
-def test_the_table_can_be_given() -> None:
+def test_sql_table_name_must_match() -> None:
     assert len(workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM People", "PEOPLE")) == 1
     with pytest.raises(WorkloadError, match="the table here is 'people'"):
         workload_from_sql(SCHEMA, "SELECT COUNT(*) FROM t", "people")

@@ -1,4 +1,4 @@
-"""Attributes of whole numbers: files, encoding of records, and conditions."""
+"""Integer attributes: files, encoding of records, and conditions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CLIPPED = Attribute.numeric("income", [0, 30_000, 60_000], integer=True, clip=Tr
 ANY = Attribute.numeric("income", [0, 30_000, 60_000])
 
 
-def test_files_without_whole_numbers_are_unchanged() -> None:
+def test_schema_files_omit_undeclared_integer() -> None:
     assert "integer" not in Schema([ANY]).to_json()
     assert Schema([ANY]).to_csv().splitlines()[0] == "name,kind,size,labels,edges,other,missing,clip"
 
 
 @pytest.mark.parametrize("attribute", [INCOME, CLIPPED])
-def test_schema_files_keep_whole_numbers(attribute: Attribute) -> None:
+def test_schema_files_keep_integer_declaration(attribute: Attribute) -> None:
     schema = Schema([attribute, Attribute.of_size("code", 3), ANY.__class__.numeric("rate", [0, 0.5, 1])])
     assert Schema.from_json(schema.to_json()) == schema
     assert Schema.from_csv(schema.to_csv()) == schema
@@ -49,7 +49,7 @@ def test_schema_files_keep_whole_numbers(attribute: Attribute) -> None:
         ({"edges": [0, 9], "integer": "yes"}, "true or false"),
     ],
 )
-def test_attribute_with_contradicting_whole_numbers_is_refused(fields: dict[str, object], word: str) -> None:
+def test_contradictory_integer_attribute_is_refused(fields: dict[str, object], word: str) -> None:
     with pytest.raises(SchemaError, match=word):
         Attribute.from_dict({"name": "x", "kind": "numeric", "integer": True} | fields)
 
@@ -58,7 +58,7 @@ VALUES = [29_999, 29_999.0, 29_999.5, "29999", "29999.5", "3e4", Decimal("29999.
 CODES = [0, 0, FRACTION, 0, FRACTION, 1, FRACTION, 1, FRACTION, OUTSIDE]
 
 
-def test_encoder_refuses_fractions_of_whole_numbers() -> None:
+def test_encoder_refuses_fractions_of_integer_attribute() -> None:
     assert Encoder(attribute=INCOME).objects(VALUES).tolist() == CODES
     assert Encoder(attribute=CLIPPED).objects(VALUES).tolist() == [*CODES[:-1], 1]
     assert Encoder(attribute=ANY).objects(VALUES).tolist()[2] == 0
@@ -82,7 +82,7 @@ def test_encoder_array_agrees_with_single_values(attribute: Attribute, column: p
     assert encoder.array(column).tolist() == encoder.objects(column.to_pylist()).tolist()
 
 
-def test_count_leaves_out_fractions_of_whole_numbers() -> None:
+def test_count_leaves_out_fractions_of_integer_attribute() -> None:
     records = pd.DataFrame({"income": [29_999, 29_999.5, 30_000]})
     with pytest.raises(DataError, match="not a whole number"):
         count_marginals(records, Schema([INCOME]), [("income",)])
@@ -93,7 +93,7 @@ def test_count_leaves_out_fractions_of_whole_numbers() -> None:
 @pytest.mark.parametrize(
     ("text", "row"), [("income <= 29999", [1, 0]), ("income > 29999", [0, 1]), ("59999 < income", None)]
 )
-def test_predicate_follows_declared_whole_numbers(text: str, row: list[int] | None) -> None:
+def test_predicate_uses_integer_declaration(text: str, row: list[int] | None) -> None:
     for refused in [ANY] if row else [ANY, INCOME]:
         with pytest.raises(WorkloadError, match="cuts through"):
             evaluate(text, [refused])
@@ -103,7 +103,7 @@ def test_predicate_follows_declared_whole_numbers(text: str, row: list[int] | No
 
 @pytest.mark.parametrize("edges", [[-2, 0, 1, 4], [-2, 3, 4, 4], [-2, 0, 4, 4]])
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "==", "!="])
-def test_predicate_on_whole_numbers_is_exact_or_refused(sign: str, edges: list[float]) -> None:
+def test_predicate_on_integers_is_exact_or_refused(sign: str, edges: list[float]) -> None:
     attribute = Attribute.numeric("x", edges, integer=True)
     values = np.arange(-2, 5)
     cells = Encoder(attribute=attribute).objects(values.tolist())
@@ -119,11 +119,11 @@ def test_predicate_on_whole_numbers_is_exact_or_refused(sign: str, edges: list[f
         assert row[cells].astype(bool).tolist() == expected
 
 
-def test_drafts_of_whole_numbers_declare_them() -> None:
+def test_draft_declares_integer_attributes() -> None:
     assert draft_from_dictionary("name,values\nage,0-99\n").schema["age"].integer
-    whole = pd.DataFrame({"n": range(0, 4000, 7)})
+    integers = pd.DataFrame({"n": range(0, 4000, 7)})
     cents = pd.DataFrame({"n": [0.5, *range(1, 4000, 7)]})
-    assert draft_of_public(whole).schema["n"].integer
+    assert draft_of_public(integers).schema["n"].integer
     assert not draft_of_public(cents).schema["n"].integer
 
 
@@ -146,14 +146,14 @@ def test_drafted_public_integers_exclude_next_integer() -> None:
     assert Encoder(attribute=attribute).objects([99, 100]).tolist() == [99, OUTSIDE]
 
 
-def test_repeated_last_edge_needs_whole_numbers() -> None:
+def test_repeated_last_edge_requires_integer_attribute() -> None:
     assert Attribute.numeric("x", [0, 1, 1], integer=True).size == 2
     for edges, integer in (([0, 1, 1], False), ([0, 0, 1], True), ([0, 1, 1, 1], True), ([0, 2, 1], True)):
         with pytest.raises(SchemaError, match="increase"):
             Attribute.numeric("x", edges, integer=integer)
 
 
-def test_coarser_attribute_keeps_whole_numbers() -> None:
+def test_coarser_attribute_keeps_integer_declaration() -> None:
     assert coarser_attribute(Attribute.of_size("code", 8)).integer
     assert coarser_attribute(Attribute.numeric("x", [0, 1, 2, 3, 4], integer=True)).integer
     assert not coarser_attribute(Attribute.numeric("x", [0, 1, 2, 3, 4])).integer

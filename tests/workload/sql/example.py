@@ -1,4 +1,4 @@
-"""A schema of every kind of attribute, records of it, and what a group asks on its cells."""
+"""Schema with every kind of attribute, its records, and query rows of groups."""
 
 from __future__ import annotations
 

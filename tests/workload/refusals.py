@@ -1,4 +1,4 @@
-"""Small workloads that hostile input is tried on, and how a refusal is checked."""
+"""Small workloads for tests of hostile input, and the check of a refusal."""
 
 import numpy as np
 import pytest
@@ -14,8 +14,8 @@ GOOD = EMPTY.add(("a", "b"), {"a": "prefix", "b": Width(2)}, query_weights=np.ar
 ONE = Budget(pcost=1.0)
 
 
-def refused(error, words, call, *args, **kwargs):
-    """Check that a call is refused by this error, with these words in a message of a bearable length."""
+def check_refused(error, words, call, *args, **kwargs):
+    """Check the error type, the words and the length of the message of a refused call."""
     with pytest.raises(error) as caught:
         call(*args, **kwargs)
     message = str(caught.value)
