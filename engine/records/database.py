@@ -827,7 +827,7 @@ def _apply_person_cap(tally: Any, table: Any, names: Sequence[str]) -> Any:
     if answers["unidentified"]:
         note(tally.refused, cap.column, NO_PERSON, answers["unidentified"])
         tally.rows_refused += answers["unidentified"]
-    tally.take_kept(names)
+    tally.take_retained(names)
     cap.elsewhere = answers["people"] - cap.people
     return light
 
