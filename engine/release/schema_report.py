@@ -31,7 +31,7 @@ class ColumnFit:
     ----------
     column : name of the column.
     there : whether the records have the column.
-    known : rows with a value in the domain.
+    in_domain : rows with a value in the domain.
     missing : rows without a value.
     unknown : all other rows.
     refused : missing and unknown rows that would be left out, because the attribute has no cell

@@ -1,1 +1,1 @@
-"""Tables that are counted where they are, in databases of several makers."""
+"""Tests of counting in databases: DuckDB, PostgreSQL, SQLite, Spark and Dask."""

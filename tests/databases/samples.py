@@ -1,4 +1,4 @@
-"""Records with a value of every bad kind, and what tells whether a database counts them as they are counted here."""
+"""Records with invalid values of every kind, and comparison of counts in a database with local ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import engine.records.database as grouped
+import engine.records.database as database_module
 from engine.records import Counts
 from engine.workload import Attribute, Schema
 
@@ -20,7 +20,7 @@ NEAR = [0.1, np.nextafter(0.1, 1), np.nextafter(0.1, 0), 1 / 3, np.nextafter(1 /
 VALUES: dict[str, pa.Array] = {
     "text": pa.array(["F", "M", "", None, "f", "F ", "ü", "1", "01", "1.0", "True", "nan", "é́"]),
     "spelled": pa.array(["1", " 2 ", "2.5", "nan", "", None, "1_0", "x", "inf", "-1", "1e0", "٣", "3"]),
-    "whole": pa.array([0, 1, 2, 3, -1, None, 5, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 10, 4], pa.int64()),
+    "integer": pa.array([0, 1, 2, 3, -1, None, 5, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 10, 4], pa.int64()),
     "large": pa.array([0, 1, 2, 3, 2**64 - 1, None, 5, 2**53, 2**53 + 1, 2**63, 9, 10, 4], pa.uint64()),
     "small": pa.array([0, 1, 2, 3, -1, None, 5, 127, -128, 4, 9, 10, 2], pa.int8()),
     "float": pa.array([*NEAR, math.nan, math.inf, None]),
@@ -43,24 +43,24 @@ ATTRIBUTES = {
 ROWS = pa.table(VALUES)
 
 
-def same(one: Counts, two: Counts) -> bool:
-    told = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap")
+def have_equal_counts(one: Counts, two: Counts) -> bool:
+    fields = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap")
     tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
-    return tables and all(getattr(one, name) == getattr(two, name) for name in told)
+    return tables and all(getattr(one, name) == getattr(two, name) for name in fields)
 
 
 class Traffic:
-    """Notes what travels, and lets nothing but answers travel."""
+    """Bytes fetched from a database; reading rows from it is an error."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.bytes, fetched = 0, grouped._fetched
+        self.bytes, fetch = 0, database_module._fetched
 
-        def counted(expression: Any) -> pa.Table:
-            found = fetched(expression)
-            self.bytes += found.nbytes
-            return found
+        def fetch_and_count_bytes(expression: Any) -> pa.Table:
+            answer = fetch(expression)
+            self.bytes += answer.nbytes
+            return answer
 
-        monkeypatch.setattr(grouped, "_fetched", counted)
+        monkeypatch.setattr(database_module, "_fetched", fetch_and_count_bytes)
         monkeypatch.setattr("engine.records.marginals.read_batches", None)
 
 

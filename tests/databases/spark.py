@@ -1,4 +1,4 @@
-"""A Spark of its own for a test run: one local session in one Java process, both gone when it ends."""
+"""Temporary Spark session in one local Java process for a test run."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# no compiler that small tables never pay for, and no second look at the classes of others
+# start fast: no optimizing compiler and no verification of classes
 JAVA = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
 )
-# one core, nothing to look at, and nothing that outlives the tests
+# one core and no user interface
 SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -33,19 +33,19 @@ def session(master: str = "local[1]", **settings: str) -> Iterator[Any]:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    assert shutil.which("java"), "java is not there; install it, on Debian with apt-get install default-jre-headless"
+    assert shutil.which("java"), "java is missing; install it, on Debian with apt-get install default-jre-headless"
     folder = Path(tempfile.mkdtemp(prefix="spark-"))
     builder = SparkSession.builder.master(master)
     places = {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "tables")}
     for name, value in (SETTINGS | places | settings).items():
         builder = builder.config(name, value)
-    found = builder.getOrCreate()
-    found.sparkContext.setLogLevel("OFF")
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
     try:
-        yield found
+        yield spark
     finally:
-        found.stop()
-        # the Java process would live as long as this one, and with it a task that nobody waits for any more
+        spark.stop()
+        # otherwise the Java process and its unfinished tasks run as long as this process
         gateway = SparkContext._gateway
         SparkContext._gateway = SparkContext._jvm = None
         gateway.shutdown()

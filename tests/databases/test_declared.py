@@ -1,4 +1,4 @@
-"""Dates, texts that mean missing, and signs of numbers: counted in a database as they are encoded here."""
+"""Dates, missing texts and number formats: equal codes in a database and in the encoder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ibis
 import pyarrow as pa
 import pytest
 
-import engine.records.database as grouped
+import engine.records.database as database_module
 from engine.records import Encoder, count_marginals
 from engine.records.database import NotThereError, code_of
 from engine.workload import Attribute, Schema
@@ -39,7 +39,7 @@ VALUES: dict[str, pa.Array] = {
     "text": pa.array(["2024-01-01", "2024-02", "2024-Q1", "2024-03-31T23:30-02:00", "NA", "1.2.2024", "?", None]),
     "year": pa.array([2024, 2023, 2025, 1, -1, 20240101, 9, None], pa.int32()),
     "number": pa.array([0.0, 1.5, -9.0, 9.9, 3.0, float("nan"), -1.0, None]),
-    "whole": pa.array([0, 1, -9, 9, 3, 10, -1, None], pa.int64()),
+    "integer": pa.array([0, 1, -9, 9, 3, 10, -1, None], pa.int64()),
     "money": pa.array([*map(Decimal, ["0", "1.5", "-9", "9.9", "3", "10", "-1"]), None], pa.decimal128(9, 2)),
     "spelled": pa.array(["1.200,5", "1.20", "NA", "-9,0", "7", "1,2,3", " NA ", None]),
     "label": pa.array(["F", "NA", "-9", "n/a", "9", "", "x", None]),
@@ -54,7 +54,7 @@ ATTRIBUTES = {
         name, "2024-01-01", "2024-03-31", clip=True, missing="unknown", missing_values=MISSING
     ),
     "bins": lambda name: Attribute.numeric(name, [0, 5, 2000], missing_values=MISSING, decimal=",", thousands="."),
-    "whole": lambda name: Attribute.numeric(
+    "integers": lambda name: Attribute.numeric(
         name, [-9, 0, 9], missing=-9, missing_values=("-9", "1.5", "9.9"), integer=True
     ),
     "codes": lambda name: Attribute.of_size(name, 5, missing_values=MISSING),
@@ -68,8 +68,8 @@ ROWS = pa.table(VALUES).append_column("row", pa.array(range(8)))
 def _duckdb() -> Iterator[Any]:
     connection = ibis.duckdb.connect()
     connection.raw_sql("SET TimeZone = 'Asia/Tokyo'")
-    connection.con.register("given", ROWS)
-    connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
+    connection.con.register("source", ROWS)
+    connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
     yield connection.table("records")
 
 
@@ -86,7 +86,7 @@ def rows(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield from request.param()
 
 
-def test_sqlite_values_count_as_they_are_read_here(tmp_path: Path) -> None:
+def test_sqlite_declared_values_have_expected_counts(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
     connection.execute("CREATE TABLE records (sex TEXT, day DATE, time TIMESTAMP, pay TEXT, x REAL, n INTEGER)")
     connection.executemany(
@@ -124,10 +124,10 @@ def test_declared_values_in_database_have_equal_codes(rows: Any, kind: str) -> N
         expected[name] = encoder.objects(VALUES[name].to_pylist()).tolist()
         assert encoder.array(VALUES[name]).tolist() == expected[name], name
         try:
-            codes[name] = code_of(rows[name], encoder, grouped._distinct)
+            codes[name] = code_of(rows[name], encoder, database_module._distinct)
         except NotThereError:
-            assert name in ("number", "money")  # no dates
+            assert name in ("number", "money")  # these types have no dates
             assert encoder.attribute.is_dated
-    found = grouped._fetched(rows.select("row", **codes).order_by("row"))
+    cells = database_module._fetched(rows.select("row", **codes).order_by("row"))
     for name in codes:
-        assert found[name].to_pylist() == expected[name], name
+        assert cells[name].to_pylist() == expected[name], name

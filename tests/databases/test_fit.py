@@ -1,4 +1,4 @@
-"""How columns and values fit a schema: the same here and in a database, and in accord with what is counted."""
+"""Report of how records fit a schema: equal locally and in a database, and consistent with counts."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from tests.databases.samples import ATTRIBUTES, ROWS, VALUES
 SEX = Attribute.categorical("sex", ["F", "M"])
 
 
-def stored(rows: pa.Table) -> Any:
+def create_table(rows: pa.Table) -> Any:
     connection = ibis.duckdb.connect()
-    connection.con.register("given", rows)
-    connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
+    connection.con.register("source", rows)
+    connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
     return connection.table("records")
 
 
 @pytest.fixture(scope="module")
-def there() -> Any:
-    return stored(ROWS)
+def remote() -> Any:
+    return create_table(ROWS)
 
 
 @pytest.mark.parametrize("kind", ["labels", "sorted", "clipped"])
-def test_what_does_not_fit_is_what_is_left_out(there: Any, kind: str) -> None:
+def test_records_fit_refused_equals_dropped_rows(remote: Any, kind: str) -> None:
     schema = Schema([ATTRIBUTES[kind](name) for name in VALUES])
-    here = records_fit(schema, ROWS)
-    for one, other in zip(here, records_fit(schema, there), strict=True):
+    local = records_fit(schema, ROWS)
+    for one, other in zip(local, records_fit(schema, remote), strict=True):
         counts = count_marginals(
             ROWS.select([one.column]), Schema([schema[one.column]]), [(one.column,)], on_refused="drop"
         )
         assert one.in_domain + one.missing + one.unknown == 13
         assert one.refused == counts.rows_refused
-        numbers = ("column", "there", "known", "missing", "unknown", "refused")
+        numbers = ("column", "there", "in_domain", "missing", "unknown", "refused")
         assert [getattr(one, name) for name in numbers] == [getattr(other, name) for name in numbers]
         for fit in (one, other):
             assert min(fit.unknown, 1) <= sum(fit.values.values()) <= fit.unknown or fit.column == "list"
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_most_frequent_values_are_shown_and_columns_that_are_not_there(kept: bool) -> None:
+@pytest.mark.parametrize("in_database", [False, True])
+def test_records_fit_reports_frequent_values_and_absent_columns(in_database: bool) -> None:
     sexes = ["F"] * 3 + ["m"] * 4 + ["female"] * 2 + ["x" * 99, "", None, "a", "b", "c", "d"]
     rows = pa.table({"sex": sexes, "other": range(len(sexes))})
     schema = Schema([SEX, Attribute.of_size("age", 3)])
-    fit, absent = records_fit(schema, stored(rows) if kept else rows)
+    fit, absent = records_fit(schema, create_table(rows) if in_database else rows)
     assert (fit.in_domain, fit.missing, fit.unknown, fit.refused) == (3, 2, 11, 13)
     assert list(fit.values.items())[:2] == [("m", 4), ("female", 2)]
     assert len(fit.values) == FEW
@@ -60,8 +60,8 @@ def test_the_most_frequent_values_are_shown_and_columns_that_are_not_there(kept:
     assert "female" not in repr(fit)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_what_is_collected_is_not_known(kept: bool) -> None:
+@pytest.mark.parametrize("in_database", [False, True])
+def test_records_fit_counts_collected_values_as_unknown(in_database: bool) -> None:
     rows = pa.table({"sex": ["F", "m", "", None, "rest"], "age": [-1.0, 5.0, 10.0, 11.0, None]})
     schema = Schema(
         [
@@ -69,27 +69,27 @@ def test_what_is_collected_is_not_known(kept: bool) -> None:
             Attribute.numeric("age", [0, 5, 10], clip=True),
         ]
     )
-    sex, age = records_fit(schema, stored(rows) if kept else rows)
+    sex, age = records_fit(schema, create_table(rows) if in_database else rows)
     assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == (2, 2, 1, 0, {"m": 1})
     assert (age.in_domain, age.missing, age.unknown, age.refused) == (2, 1, 2, 1)
     assert set(age.values) == {"-1.0", "11.0"}
 
 
-def test_a_column_of_texts_without_end_is_looked_at_in_bounded_memory() -> None:
+def test_records_fit_of_many_texts_limits_stored_values() -> None:
     batches = [pa.record_batch({"sex": [f"{i}-{j}" for j in range(HELD)] + ["w"] * 3}) for i in range(4)]
     (fit,) = records_fit(Schema([SEX]), pa.Table.from_batches(batches))
     assert next(iter(fit.values.items())) == ("w", 12)
     assert fit.unknown == 4 * (HELD + 3)
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_the_look_can_be_cancelled(kept: bool) -> None:
+@pytest.mark.parametrize("in_database", [False, True])
+def test_records_fit_can_be_cancelled(in_database: bool) -> None:
     rows = pa.table({"sex": ["F"] * 9})
     with pytest.raises(Cancelled, match="spent nothing"):
-        records_fit(Schema([SEX]), stored(rows) if kept else rows, progress=lambda *_: False)
+        records_fit(Schema([SEX]), create_table(rows) if in_database else rows, progress=lambda *_: False)
 
 
-def test_values_that_no_rule_there_fits_travel() -> None:
+def test_records_fit_of_many_numeric_texts_equals_local() -> None:
     frame = pd.DataFrame({"age": [f"{i}.5" for i in range(1_500)]})
     schema = Schema([Attribute.numeric("age", [0, 20, 120])])
-    assert records_fit(schema, stored(pa.Table.from_pandas(frame))) == records_fit(schema, frame)
+    assert records_fit(schema, create_table(pa.Table.from_pandas(frame))) == records_fit(schema, frame)

@@ -1,4 +1,4 @@
-"""Tables that change while they are counted: the same person never counts more often than the cap says."""
+"""Tables that change while they are counted: contribution bounding still holds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-import engine.records.database as grouped
+import engine.records.database as database_module
 from engine.errors import DataError
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -24,7 +24,7 @@ from tests.replay.campaign import cost, released, silent
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
 PLAN = plan(Workload.all_ways(SCHEMA, (1, 2)), Budget(pcost=1.0))
-# a person's only row leaves one place and appears in another
+# the only row of a person moves to another cell under another identifier
 MOVE = "UPDATE records SET a = (a + 1) % 4, b = (b + 1) % 3, pid = pid + 1000 WHERE pid = 1"
 
 
@@ -42,62 +42,62 @@ def sqlite(folder: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], objec
     return ibis.sqlite.connect(path).table("records"), lambda text: (writer.execute(text), writer.commit())
 
 
-def in_duckdb(rows: pd.DataFrame) -> Any:
+def create_duckdb_table(rows: pd.DataFrame) -> Any:
     connection = ibis.duckdb.connect()
-    connection.con.register("given", pa.Table.from_pandas(rows))
-    connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
-    connection.con.unregister("given")
+    connection.con.register("source", pa.Table.from_pandas(rows))
+    connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
+    connection.con.unregister("source")
     return connection.table("records")
 
 
 def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:
-    there = in_duckdb(rows)
-    return there, there.get_backend().raw_sql
+    remote = create_duckdb_table(rows)
+    return remote, remote.get_backend().raw_sql
 
 
-def on_every_question(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> list[Any]:
-    """Change the table after every question; list the questions."""
-    questions, fetched, batches = list[Any](), grouped._fetched, ibis.Table.to_pyarrow_batches
+def after_every_query(monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> list[Any]:
+    """Change the table after every query; return the list of queries."""
+    queries, fetch, batches = list[Any](), database_module._fetched, ibis.Table.to_pyarrow_batches
     untyped = readers.untyped_batches
 
-    def answered(expression: Any) -> pa.Table:
-        questions.append(expression)
-        answer = fetched(expression)
+    def fetch_and_change(expression: Any) -> pa.Table:
+        queries.append(expression)
+        answer = fetch(expression)
         change()
         return answer
 
-    def read(self: Any, **options: Any) -> Any:
-        questions.append(self)
-        answer = batches(self, **options).read_all().to_reader()
+    def read(self: Any, **keywords: Any) -> Any:
+        queries.append(self)
+        answer = batches(self, **keywords).read_all().to_reader()
         change()
         return answer
 
     def read_untyped(table: Any, names: Any, rows: int) -> list[Any]:
-        questions.append(table)
+        queries.append(table)
         answer = list(untyped(table, names, rows))
         change()
         return answer
 
     monkeypatch.setattr(readers, "untyped_batches", read_untyped)
-    monkeypatch.setattr(grouped, "_fetched", answered)
+    monkeypatch.setattr(database_module, "_fetched", fetch_and_change)
     monkeypatch.setattr(ibis.Table, "to_pyarrow_batches", read)
-    return questions
+    return queries
 
 
 @pytest.mark.parametrize("database", [sqlite, duckdb])
 @pytest.mark.parametrize("person", ["pid", None])
-def test_live_table_without_snapshot_is_asked_once(
+def test_live_table_without_snapshot_is_queried_once(
     database: Any, person: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grouped, "KEEPING", ())
+    monkeypatch.setattr(database_module, "KEEPING", ())
     rows = frame()
-    named: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
-    expected = [counts_for(PLAN, some, **named) for some in (rows, rows[rows["pid"] != 1])]
-    there, change = database(tmp_path, rows)
+    options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
+    expected = [counts_for(PLAN, some, **options) for some in (rows, rows[rows["pid"] != 1])]
+    remote, change = database(tmp_path, rows)
     with monkeypatch.context() as patch:
-        questions = on_every_question(patch, lambda: change(MOVE))
-        counts = counts_for(PLAN, there, **named)
-    assert len(questions) == 1
+        queries = after_every_query(patch, lambda: change(MOVE))
+        counts = counts_for(PLAN, remote, **options)
+    assert len(queries) == 1
     assert all((counts[names] == expected[0][names]).all() for names in counts)
     with silent():
         one, other = (released([PLAN], some) for some in (counts, expected[1]))
@@ -106,26 +106,28 @@ def test_live_table_without_snapshot_is_asked_once(
 
 def test_live_table_with_snapshot_counts_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = frame()
-    there, change = duckdb(tmp_path, rows)
+    remote, change = duckdb(tmp_path, rows)
     expected = counts_for(PLAN, rows, person="pid")
     with monkeypatch.context() as patch:
-        questions = on_every_question(patch, lambda: change(MOVE))
-        counts = counts_for(PLAN, there, person="pid")
-    assert len(questions) > 1
+        queries = after_every_query(patch, lambda: change(MOVE))
+        counts = counts_for(PLAN, remote, person="pid")
+    assert len(queries) > 1
     assert all((counts[names] == expected[names]).all() for names in counts)
 
 
-@pytest.mark.parametrize(("person", "keeping"), [("pid", grouped.KEEPING), (None, grouped.KEEPING), (None, ())])
-def test_value_that_appears_between_questions_is_refused(
+@pytest.mark.parametrize(
+    ("person", "keeping"), [("pid", database_module.KEEPING), (None, database_module.KEEPING), (None, ())]
+)
+def test_value_added_between_queries_is_refused(
     person: str | None, keeping: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # which numbers the texts spell is looked up before they are counted
-    there = in_duckdb(frame().assign(a=lambda rows: rows["a"].astype(str)))
-    monkeypatch.setattr(grouped, "KEEPING", keeping)
-    named: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
-    on_every_question(monkeypatch, lambda: there.get_backend().raw_sql("UPDATE records SET a = '1.0' WHERE pid = 3"))
+    # the numbers in the texts are looked up before they are counted
+    remote = create_duckdb_table(frame().assign(a=lambda rows: rows["a"].astype(str)))
+    monkeypatch.setattr(database_module, "KEEPING", keeping)
+    options: dict[str, Any] = {"person": person, "ignore": () if person else ["pid"]}
+    after_every_query(monkeypatch, lambda: remote.get_backend().raw_sql("UPDATE records SET a = '1.0' WHERE pid = 3"))
     with pytest.raises(DataError, match="changed while it was counted"):
-        counts_for(PLAN, there, **named)
+        counts_for(PLAN, remote, **options)
 
 
 def count(data: Any) -> tuple[int | None, int]:
@@ -133,7 +135,7 @@ def count(data: Any) -> tuple[int | None, int]:
     return counts.people, counts.records
 
 
-def test_sqlite_long_identifiers_beside_missing_ones_differ(tmp_path: Path) -> None:
+def test_sqlite_long_identifiers_with_missing_ones_differ(tmp_path: Path) -> None:
     rows = pd.DataFrame({"a": 0, "b": 0, "pid": pd.array([2**53, 2**53 + 1, None], "Int64")})
     for kind in ("INTEGER", "DECIMAL(20, 0)", "NUMERIC"):
         path = tmp_path / f"{kind}.db"
@@ -146,15 +148,15 @@ def test_sqlite_long_identifiers_beside_missing_ones_differ(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", ["UTINYINT", "BIGINT", "UBIGINT", "HUGEINT", "DECIMAL(30, 4)", "FLOAT", "DOUBLE"])
 def test_number_type_of_a_database_keeps_identities(kind: str) -> None:
-    connection = in_duckdb(frame()).get_backend()
+    connection = create_duckdb_table(frame()).get_backend()
     connection.raw_sql(f"CREATE TABLE typed AS SELECT a, b, CAST(pid AS {kind}) AS pid FROM records")
     sets = [("a", "b")]
-    there, here = (
+    remote, local = (
         count_marginals(data, SCHEMA, sets, person="pid", rows_per_person=2)
         for data in (connection.table("typed"), frame())
     )
-    assert (there["a", "b"] == here["a", "b"]).all()
-    assert (there.people, there.rows_over_cap) == (here.people, here.rows_over_cap)
+    assert (remote["a", "b"] == local["a", "b"]).all()
+    assert (remote.people, remote.rows_over_cap) == (local.people, local.rows_over_cap)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +169,9 @@ def test_inexact_number_of_a_database_is_refused(number: str) -> None:
         count(connection.table("records"))
 
 
-def test_text_of_a_float_in_a_database_is_the_number() -> None:
+def test_database_text_of_float_identifies_the_number() -> None:
     rows = pd.DataFrame({"a": [0, 1, 2, 3], "b": 0, "pid": ["7", "7.0", "07", "7.5"]})
-    connection = in_duckdb(rows).get_backend()
+    connection = create_duckdb_table(rows).get_backend()
     assert count(connection.table("records")) == count(rows) == (3, 3)
     connection.raw_sql("UPDATE records SET pid = '1.2E+11' WHERE pid = '7'")
     with pytest.raises(DataError, match="exponent"):
@@ -177,9 +179,9 @@ def test_text_of_a_float_in_a_database_is_the_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["7.0", "-12.00", "1.2E+11", "1,2e+05", "1e+05", "+3E+4"])
-def test_texts_that_identifiers_change_are_found_by_bytes(text: str) -> None:
+def test_number_in_bytes_pattern_matches_normalized_texts(text: str) -> None:
     import re
 
-    assert re.search(grouped.NUMBER_IN_BYTES, text.encode().hex().upper())
+    assert re.search(database_module.NUMBER_IN_BYTES, text.encode().hex().upper())
     for other in (f"x{text}", f"{text}x", "7", "12", "7.5", "1e5", "abc", "70", "2E30"):
-        assert not re.search(grouped.NUMBER_IN_BYTES, other.encode().hex().upper())
+        assert not re.search(database_module.NUMBER_IN_BYTES, other.encode().hex().upper())

@@ -1,4 +1,4 @@
-"""Tables of PostgreSQL: the same integers as here, and what goes wrong there has a name and costs nothing."""
+"""Tables in PostgreSQL: counts equal local counts; failures are reported and spend nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import engine.records.database as grouped
+import engine.records.database as database_module
 from engine.errors import Cancelled, DataError
 from engine.ledger import Ledger
 from engine.mechanisms import plan
@@ -26,13 +26,13 @@ from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs.sources import NAMED
 from tests.databases.postgres import Server, server
-from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, same, survey
+from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, have_equal_counts, survey
 from tests.waiting import until
 
 KINDS = {
     "text": "text",
     "spelled": "varchar",
-    "whole": "bigint",
+    "integer": "bigint",
     "large": "numeric",
     "small": "smallint",
     "float": "double precision",
@@ -45,7 +45,7 @@ KINDS = {
 }
 NAN = Decimal("NaN")
 FAR = [Decimal("Infinity"), Decimal("-Infinity"), Decimal("0." + "3" * 60), Decimal(10) ** 60]
-ODD: dict[str, tuple[str, list[Any]]] = {  # a type of its own, and values
+ODD: dict[str, tuple[str, list[Any]]] = {  # type and values of each column
     "folded": ("text COLLATE nocase", ["F", "f", "U", "1", "", None, "\\x46", "'"]),
     "fixed": ("char(3)", ["F  ", "f  ", "1  ", "   ", "Fa ", None, "rest"[:3], "01 "]),
     "mood": ("mood", ["F", "f", "", "ü", "1", None, "F", "F"]),
@@ -57,12 +57,12 @@ ODD: dict[str, tuple[str, list[Any]]] = {  # a type of its own, and values
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Server]:
-    with server() as found:
-        yield found
+    with server() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
-def keeper(postgres: Server) -> Any:
+def owner(postgres: Server) -> Any:
     connection = postgres.connect()
     for text in (
         "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
@@ -75,8 +75,8 @@ def keeper(postgres: Server) -> Any:
     return connection
 
 
-def stored(connection: Any, kinds: dict[str, str], rows: list[tuple[Any, ...]]) -> Any:
-    """A table of records, made anew, which a reader may read."""
+def create_table(connection: Any, kinds: dict[str, str], rows: list[tuple[Any, ...]]) -> Any:
+    """Replace the table of records, and let the reader read it."""
     with connection.con.cursor() as cursor:
         cursor.execute("DROP TABLE IF EXISTS records")
         cursor.execute(f"CREATE TABLE records ({', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
@@ -85,173 +85,173 @@ def stored(connection: Any, kinds: dict[str, str], rows: list[tuple[Any, ...]]) 
     return connection.table("records")
 
 
-def people(connection: Any, frame: pd.DataFrame) -> Any:
+def create_records(connection: Any, frame: pd.DataFrame) -> Any:
     kinds = {"sex": "text", "age": "float8", "code": "int", "zip": "text", "n": "int", "pid": "text"}
     kinds = {name: kinds[name] for name in frame}
     if "pid" in frame and frame["pid"].dtype != "string":
         kinds["pid"] = "bigint"
-    return stored(connection, kinds, [tuple(row) for row in frame.astype(object).where(frame.notna(), None).to_numpy()])
+    return create_table(
+        connection, kinds, [tuple(row) for row in frame.astype(object).where(frame.notna(), None).to_numpy()]
+    )
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
 @pytest.mark.parametrize("which", ["common", "odd"])
-def test_every_value_lies_in_the_cell_that_it_lies_in_here(keeper: Any, kind: str, which: str) -> None:
+def test_code_of_each_value_equals_local_code(owner: Any, kind: str, which: str) -> None:
     if which == "common":
         kinds, columns = KINDS, {name: ROWS[name].to_pylist() for name in KINDS}
     else:
         kinds, columns = (
             {name: kind for name, (kind, _) in ODD.items()},
-            {name: found for name, (_, found) in ODD.items()},
+            {name: values for name, (_, values) in ODD.items()},
         )
-    there = stored(keeper, {"row": "int", **kinds}, list(zip(range(99), *columns.values(), strict=False)))
+    remote = create_table(owner, {"row": "int", **kinds}, list(zip(range(99), *columns.values(), strict=False)))
     encoders = {name: Encoder(attribute=ATTRIBUTES[kind](name)) for name in kinds}
-    codes = {name: code_of(there[name], encoder, grouped._distinct) for name, encoder in encoders.items()}
-    found = there.select(row=there["row"], **codes).order_by("row").to_pyarrow()
-    if "fixed" in columns:  # char(n) is filled up with blanks, which mean nothing
+    codes = {name: code_of(remote[name], encoder, database_module._distinct) for name, encoder in encoders.items()}
+    cells = remote.select(row=remote["row"], **codes).order_by("row").to_pyarrow()
+    if "fixed" in columns:  # char(n) is padded with blanks, which are not significant
         columns["fixed"] = [value and value.rstrip(" ") for value in columns["fixed"]]
     for name, encoder in encoders.items():
-        assert found[name].to_pylist() == encoder.objects(columns[name]).tolist(), name
+        assert cells[name].to_pylist() == encoder.objects(columns[name]).tolist(), name
 
 
-@pytest.mark.parametrize("user", ["keeper", "reader"])  # a reader may make no table there
-def test_all_tables_are_those_that_are_counted_here(
-    postgres: Server, keeper: Any, user: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("user", ["owner", "reader"])  # the reader may not create tables
+def test_counts_of_table_equal_local_counts(
+    postgres: Server, owner: Any, user: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = survey().assign(n=np.arange(3_000) % 7 - 1)
-    ways: list[dict[str, Any]] = [{"ignore": ["n"]}, {"count_column": "n"}]
-    here = [count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options) for options in ways]
-    people(keeper, frame)
+    option_sets: list[dict[str, Any]] = [{"ignore": ["n"]}, {"count_column": "n"}]
+    expected_counts = [count_marginals(frame, SCHEMA, SETS, on_refused="drop", **options) for options in option_sets]
+    create_records(owner, frame)
     connection = postgres.connect(user)
-    there, traffic = connection.table("records"), Traffic(monkeypatch)
-    monkeypatch.setattr(grouped, "TOGETHER", 3)
-    monkeypatch.setattr(grouped, "MOST_ANSWERS", 3)
-    for options, wanted in zip(ways, here, strict=True):
-        assert wanted.rows_refused > 100
-        assert same(count_marginals(there, SCHEMA, SETS, on_refused="drop", **options), wanted)
+    remote, traffic = connection.table("records"), Traffic(monkeypatch)
+    monkeypatch.setattr(database_module, "TOGETHER", 3)
+    monkeypatch.setattr(database_module, "MOST_ANSWERS", 3)
+    for options, expected in zip(option_sets, expected_counts, strict=True):
+        assert expected.rows_refused > 100
+        assert have_equal_counts(count_marginals(remote, SCHEMA, SETS, on_refused="drop", **options), expected)
     assert 0 < traffic.bytes < 30_000
     assert not [name for name in connection.list_tables() if name != "records"]
     connection.disconnect()
 
 
 @pytest.mark.parametrize("kind", ["string", "Int64"])
-def test_the_cap_of_rows_per_person_keeps_the_same_rows(
-    keeper: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+def test_contribution_bounding_in_database_equals_local_bounding(
+    owner: Any, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = survey(1_000)
     frame["pid"] = pd.array((np.random.default_rng(1).pareto(1.0, 1_000) * 100).astype(int).astype(str), "string")
     frame["pid"] = frame["pid"].astype(kind)
     frame.loc[::50, "pid"] = pd.NA
-    there = people(keeper, frame)
+    remote = create_records(owner, frame)
     for cap in (1, 3):
-        given: dict[str, Any] = {"on_refused": "drop", "person": "pid", "rows_per_person": cap}
-        here = count_marginals(frame, SCHEMA, SETS[:2], **given)
-        assert here.rows_over_cap > 30
+        options: dict[str, Any] = {"on_refused": "drop", "person": "pid", "rows_per_person": cap}
+        expected = count_marginals(frame, SCHEMA, SETS[:2], **options)
+        assert expected.rows_over_cap > 30
         with monkeypatch.context() as patch:
             Traffic(patch)
-            assert same(count_marginals(there, SCHEMA, SETS[:2], **given), here)
+            assert have_equal_counts(count_marginals(remote, SCHEMA, SETS[:2], **options), expected)
 
 
-def dropped(keeper: Any, _: Any) -> None:
-    keeper.raw_sql("DROP TABLE records")
+def drop_table(owner: Any, _: Any) -> None:
+    owner.raw_sql("DROP TABLE records")
 
 
-def changed(keeper: Any, _: Any) -> None:
-    keeper.raw_sql("ALTER TABLE records RENAME COLUMN age TO years")
+def rename_column(owner: Any, _: Any) -> None:
+    owner.raw_sql("ALTER TABLE records RENAME COLUMN age TO years")
 
 
-def retyped(keeper: Any, _: Any) -> None:
-    keeper.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text USING '7391'")
+def change_type(owner: Any, _: Any) -> None:
+    owner.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text USING '7391'")
 
 
-def forbidden(keeper: Any, _: Any) -> None:
-    keeper.raw_sql("REVOKE SELECT ON records FROM reader")
+def revoke_select(owner: Any, _: Any) -> None:
+    owner.raw_sql("REVOKE SELECT ON records FROM reader")
 
 
-def ended(keeper: Any, reader: Any) -> None:
-    keeper.raw_sql(f"SELECT pg_terminate_backend({reader.con.info.backend_pid}, 10000)")
+def terminate_connection(owner: Any, reader: Any) -> None:
+    owner.raw_sql(f"SELECT pg_terminate_backend({reader.con.info.backend_pid}, 10000)")
 
 
-def slow(keeper: Any, reader: Any | None, limit: str = "20") -> None:
-    """Whether the reader may see a row is found out in more time than the reader has."""
-    keeper.raw_sql("ALTER TABLE records ENABLE ROW LEVEL SECURITY")
-    keeper.raw_sql("CREATE POLICY slow ON records USING (pg_sleep(600) IS NOT NULL)")
+def block_rows(owner: Any, reader: Any | None, limit: str = "20") -> None:
+    """Make the check of row permissions take longer than the timeout of the reader."""
+    owner.raw_sql("ALTER TABLE records ENABLE ROW LEVEL SECURITY")
+    owner.raw_sql("CREATE POLICY slow ON records USING (pg_sleep(600) IS NOT NULL)")
     if reader is not None:
         reader.raw_sql(f"SET statement_timeout = {limit}")
 
 
-def ready(postgres: Server, keeper: Any, place: Path) -> tuple[Ledger, Plan, Any]:
-    """A ledger, what is asked of some people, and a connection that may read them."""
+def prepare_release(postgres: Server, owner: Any, place: Path) -> tuple[Ledger, Plan, Any]:
+    """Return a ledger, a plan and a connection of the reader to some records."""
     book = Ledger.create(place / "book")
     book.add_dataset("d", total=Budget(pcost=1e7))
-    people(keeper, survey(50))
-    asked = Workload(SCHEMA).add(("sex", "age"), "marginal")
-    return book, plan(asked, Budget(pcost=1e6)), postgres.connect("reader")
+    create_records(owner, survey(50))
+    workload = Workload(SCHEMA).add(("sex", "age"), "marginal")
+    return book, plan(workload, Budget(pcost=1e6)), postgres.connect("reader")
 
 
 FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
-    (dropped, "has another table, or other columns"),
-    (changed, "has another table, or other columns"),
-    (retyped, "has another table, or other columns"),
-    (forbidden, "does not let you read"),
-    (ended, "cannot be reached"),
-    (slow, "stopped before the counts were complete"),
+    (drop_table, "has another table, or other columns"),
+    (rename_column, "has another table, or other columns"),
+    (change_type, "has another table, or other columns"),
+    (revoke_select, "does not let you read"),
+    (terminate_connection, "cannot be reached"),
+    (block_rows, "stopped before the counts were complete"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words", "when"),
-    # midway the column is a text, which can be read from any other type
+    ("damage", "words", "when"),
+    # in the midway case the column is a text, to which every type can be cast
     [
         (*failure, when)
         for when in ("before", "midway")
         for failure in FAILURES
-        if (failure[0], when) != (retyped, "midway")
+        if (failure[0], when) != (change_type, "midway")
     ],
 )
-def test_what_fails_there_is_named_and_spends_nothing(
+def test_database_failure_is_reported_and_spends_nothing(
     postgres: Server,
-    keeper: Any,
+    owner: Any,
     tmp_path: Path,
-    spoil: Callable[[Any, Any], None],
+    damage: Callable[[Any, Any], None],
     words: str,
     when: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    book, made, reader = ready(postgres, keeper, tmp_path)
+    book, cross_plan, reader = prepare_release(postgres, owner, tmp_path)
     if when == "midway":
-        # numbers spelled as texts are looked up by a question of their own, before the one that counts
-        keeper.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
-    there, fetched = reader.table("records"), grouped._fetched
+        # a separate query looks up the numbers in texts before the query that counts
+        owner.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
+    remote, fetch = reader.table("records"), database_module._fetched
 
     def midway(expression: Any) -> Any:
-        found = fetched(expression)
-        reader.con.commit()  # or who spoils would wait until all is read
-        spoil(keeper, reader)
-        monkeypatch.setattr(grouped, "_fetched", fetched)
-        return found
+        answer = fetch(expression)
+        reader.con.commit()  # otherwise the change waits for the end of this transaction
+        damage(owner, reader)
+        monkeypatch.setattr(database_module, "_fetched", fetch)
+        return answer
 
     if when == "midway":
-        monkeypatch.setattr(grouped, "_fetched", midway)
+        monkeypatch.setattr(database_module, "_fetched", midway)
     else:
-        spoil(keeper, reader)
+        damage(owner, reader)
     with pytest.raises(DataError, match=words) as caught:
-        measure(made, there, dataset="d", ledger=book)
+        measure(cross_plan, remote, dataset="d", ledger=book)
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0
     reader.con.close()
 
 
-def test_a_question_that_takes_too_long_is_stopped_there_and_costs_nothing(
-    postgres: Server, keeper: Any, tmp_path: Path
-) -> None:
-    book, made, reader = ready(postgres, keeper, tmp_path)
-    there = reader.table("records")
-    slow(keeper, reader, limit="0")
+def test_cancelled_query_is_stopped_and_spends_nothing(postgres: Server, owner: Any, tmp_path: Path) -> None:
+    book, cross_plan, reader = prepare_release(postgres, owner, tmp_path)
+    remote = reader.table("records")
+    block_rows(owner, reader, limit="0")
     busy = f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state = 'active'"
     with pytest.raises(Cancelled, match="This run has spent nothing"):
-        measure(made, there, dataset="d", ledger=book, progress=lambda *_: not asked(keeper, busy))
-    assert not asked(keeper, busy)
+        measure(cross_plan, remote, dataset="d", ledger=book, progress=lambda *_: not fetch_rows(owner, busy))
+    assert not fetch_rows(owner, busy)
     assert book.status("d").spent == 0
     reader.con.close()
 
@@ -265,40 +265,40 @@ with opened("{NAMED}slow") as table:
 """
 
 
-def test_a_question_of_a_worker_that_is_ended_is_stopped_there(
-    postgres: Server, keeper: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_query_of_terminated_worker_is_stopped(
+    postgres: Server, owner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    people(keeper, survey(50))
-    slow(keeper, None)
+    create_records(owner, survey(50))
+    block_rows(owner, None)
     settings = tmp_path / "sources.toml"
     settings.write_text(
-        f'[slow]\naddress = "postgres://reader@127.0.0.1:{postgres.port}/postgres?application_name=ended"\n'
+        f'[slow]\naddress = "postgres://reader@127.0.0.1:{postgres.port}/postgres?application_name=worker"\n'
         'table = "records"\n'
     )
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
 
-    busy = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'ended' AND state = 'active'"
-    # not a fork: the database libraries run threads here
+    busy = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'worker' AND state = 'active'"
+    # not a fork, because the database libraries run threads in this process
     with subprocess.Popen([sys.executable, "-c", COUNT_SLOW], cwd=Path(__file__).parents[2]) as worker:
-        until(lambda: worker.poll() is not None or asked(keeper, f"{busy} AND wait_event = 'PgSleep'"))
+        until(lambda: worker.poll() is not None or fetch_rows(owner, f"{busy} AND wait_event = 'PgSleep'"))
         assert worker.poll() is None
         worker.terminate()
-    until(lambda: not asked(keeper, busy))
+    until(lambda: not fetch_rows(owner, busy))
 
 
-def asked(connection: Any, question: str) -> list[Any]:
+def fetch_rows(connection: Any, query: str) -> list[Any]:
     with connection.con.cursor() as cursor:
-        found: list[Any] = cursor.execute(question).fetchall()
+        rows: list[Any] = cursor.execute(query).fetchall()
         connection.con.commit()
-    return found
+    return rows
 
 
-def test_a_release_of_a_table_is_one_of_its_records(keeper: Any, tmp_path: Path) -> None:
+def test_release_of_table_has_digest_of_records(owner: Any, tmp_path: Path) -> None:
     frame, book = survey(300), Ledger.create(tmp_path / "book")
-    made = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
-    for name, data in (("here", frame), ("there", people(keeper, frame))):
+    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    for name, data in (("local", frame), ("remote", create_records(owner, frame))):
         book.add_dataset(name, total=Budget(pcost=1e7))
-        measure(made, data, dataset=name, ledger=book)
+        measure(cross_plan, data, dataset=name, ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 

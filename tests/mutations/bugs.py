@@ -369,7 +369,7 @@ BUGS = (
         file="engine/records/database.py",
         old="            if tally.cap is not None or 1 +",
         new="            if 1 +",
-        tests=("tests/databases/test_live_tables.py::test_live_table_without_snapshot_is_asked_once",),
+        tests=("tests/databases/test_live_tables.py::test_live_table_without_snapshot_is_queried_once",),
     ),
     Bug(
         name="record counted twice",
@@ -404,14 +404,14 @@ BUGS = (
         file="engine/records/database.py",
         old="    light = sized.filter(sized[_ROWS] <= cap.rows)\n",
         new="    light = sized\n",
-        tests=("tests/databases/test_duckdb.py::test_the_cap_of_rows_per_person_keeps_the_same_rows",),
+        tests=("tests/databases/test_duckdb.py::test_contribution_bounding_in_database_equals_local_bounding",),
     ),
     Bug(
         name="database query counts refused rows",
         file="engine/records/database.py",
         old="    good = table.filter(table[_GOOD]) if tally.rows_refused else table\n",
         new="    good = table\n",
-        tests=("tests/databases/test_duckdb.py::test_all_tables_are_those_that_are_counted_here",),
+        tests=("tests/databases/test_duckdb.py::test_counts_of_table_equal_local_counts",),
     ),
     # Measuring
     Bug(
