@@ -25,7 +25,7 @@ from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, table_options, tables
 from engine.errors import EngineError
 from engine.mechanisms import plan
-from engine.postprocess.simulation import missed, tables_of
+from engine.postprocess.publication_weights import missed, tables_of
 from engine.postprocess.uncertainty import simulated
 from engine.privacy import Budget
 from engine.release import apply_group

@@ -20,7 +20,7 @@ from benchmarks import options, table
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options
-from engine.residuals.kronecker_sums import part_rows
+from engine.residuals.decomposition import part_rows
 from engine.workload import Attribute, Custom, Schema, Workload
 
 ROWS = 36

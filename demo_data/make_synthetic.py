@@ -16,7 +16,7 @@ import pandas as pd
 
 from demo_data import schemas
 from engine.errors import SchemaError
-from engine.postprocess.constraints import keeping_facts
+from engine.postprocess.synthetic_records import keeping_facts
 from engine.workload import Attribute, Schema
 
 CLASSES = 6

@@ -50,7 +50,7 @@ from engine.workload import Attribute, Custom, Schema, Suffix, Width, Workload
 from engine.workload.families import FAMILIES, Random
 
 if TYPE_CHECKING:
-    from engine.figures.plot import plot
+    from engine.figures.release import plot
 
     __version__: str
 
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return _version()
     if name == "plot":
-        from engine.figures.plot import plot
+        from engine.figures.release import plot
 
         return plot
     raise AttributeError(f"module 'engine' has no attribute {name!r}")

@@ -164,7 +164,7 @@ def test_mechanisms_and_pages_are_imported_by_none_of_their_like() -> None:
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("engine/mechanisms/wff.py", "from engine.mechanisms.baselines import Optimum"),
+        ("engine/mechanisms/residualplanner.py", "from engine.mechanisms.baselines import Optimum"),
         ("engine/mechanisms/residual_base.py", "import engine.mechanisms.querysmasher"),
         ("engine/mechanisms/baselines.py", "from engine.mechanisms.hdmm import Lattice"),
         ("engine/mechanisms/baselines.py", "from engine.mechanisms import hierarchical"),

@@ -17,9 +17,9 @@ from engine.common_mechanism import CommonPlan
 from engine.common_mechanism.common_plan import coarse_or_fine
 from engine.common_mechanism.stepwise import decide, finish, look
 from engine.errors import LedgerError
-from engine.figures.comparison_html import comparison_page
+from engine.figures.compare import comparison_page
 from engine.ledger import Ledger, verify_ledger
-from engine.ledger.budget_unit import TotalDefinition
+from engine.ledger.balance import TotalDefinition
 from engine.mechanisms import at_budget, load_plan, plan
 from engine.privacy import Budget
 from engine.publish import verify_package

@@ -15,7 +15,7 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.plans.blocks import is_on_curve
 from engine.privacy import Budget
-from engine.privacy.gaussian import LOAD, STEP, discrete_log_delta
+from engine.privacy.budget import LOAD, STEP, discrete_log_delta
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 

@@ -35,7 +35,6 @@ from engine.analysis.error_targets import (
 )
 from engine.analysis.paper_results import ROWS, results_table
 from engine.analysis.plan_comparison import SAMPLED, losses, plan_diff, single_groups_text, summary
-from engine.analysis.planning_advice import forecast_added
 from engine.analysis.relative_error import (
     NoiseScale,
     budget_for_quality,
@@ -45,7 +44,7 @@ from engine.analysis.relative_error import (
     quality_shares,
 )
 from engine.analysis.variance_breakdown import breakdown, even_error, group_table, worst_error, worst_first, worst_group
-from engine.analysis.what_if import added_text, error_table, merge_obstacle, query_count_text
+from engine.analysis.what_if import added_text, error_table, forecast_added, merge_obstacle, query_count_text
 
 __all__ = [
     "ROWS",

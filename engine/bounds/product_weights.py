@@ -53,8 +53,8 @@ import scipy
 from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.residuals import Space, contract, group_axes
-from engine.residuals.kronecker_sums import part_rows
-from engine.residuals.split import Role
+from engine.residuals.basis import Role
+from engine.residuals.decomposition import part_rows
 from engine.workload import Part, Workload, joint_part
 
 # constant of the eigenvalue errors; those of sums and of LAPACK are about 1

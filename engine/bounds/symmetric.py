@@ -72,7 +72,7 @@ from engine._arrays import Array, Index
 from engine._threads import threads_for
 from engine.bounds.product_weights import PROBES, Back, Frame, Key, Link, LinkedQueries, State, nuclear, root_trace
 from engine.residuals import basis
-from engine.residuals.split import Role
+from engine.residuals.basis import Role
 
 
 @dataclass(kw_only=True, eq=False)

@@ -40,8 +40,8 @@ from engine.records import SheetFile, TextFile, named_table
 from engine.records.counts import COUNTS_ENDING
 from engine.records.subprocess_readers import SHEET_ENDINGS, sheet_text
 from engine.release import Intake, Measurement, load_measurement
-from engine.release.invariant_tables import public_table
 from engine.release.measure import releases
+from engine.release.public_draft import public_table
 from engine.workload import Schema, Workload
 
 

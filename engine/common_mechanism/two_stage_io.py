@@ -25,12 +25,10 @@ from engine.ledger import Ledger, Receipt
 from engine.plans import Block, Plan
 from engine.plans.blocks import GUARD
 from engine.records import Counts, RecordKeywords, RecordOptions
-from engine.records.fingerprint import table_digest
 from engine.release import Intake, Measurement
-from engine.release.ingest import MOST_CELLS, count, maximal_sets, one_cell_attributes
+from engine.release.ingest import MOST_CELLS, count, maximal_sets, one_cell_attributes, table_digest
 from engine.release.measure import Answers
-from engine.release.measurement import estimate
-from engine.release.result_file import Archive, Drawn, write_archive
+from engine.release.measurement import Archive, Drawn, estimate, write_archive
 from engine.residuals import Space
 
 # Prefix of the digest of a step that was measured on other records than its look.

@@ -3,6 +3,7 @@
 from engine.figures.base import Picture
 from engine.figures.compare import (
     budgets_picture,
+    comparison_page,
     costs,
     effort_picture,
     ranking_picture,
@@ -11,7 +12,6 @@ from engine.figures.compare import (
     spreads_picture,
     where_picture,
 )
-from engine.figures.comparison_html import comparison_page
 from engine.figures.domain import (
     block_names,
     cells_in_box,

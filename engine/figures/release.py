@@ -2,6 +2,8 @@
 
 Answers and standard errors are in counts.  At most 512 answers are drawn, with a note if some are
 omitted.
+
+Default figure of a plan, comparison or measurement.
 """
 
 from __future__ import annotations
@@ -12,8 +14,15 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from engine._format import cost, pluralize, remaining_text
-from engine.analysis.coverage import Coverage
+from engine._validation import check_int, check_type
+from engine.analysis.compare import Comparison
+from engine.analysis.error_distribution import Coverage
+from engine.errors import PlanError
 from engine.figures.base import BLUE, GREEN, GREY, MAX_SIDE, ORANGE, Picture, axis_labels, set_margins
+from engine.figures.compare import ranking_picture
+from engine.figures.errors import error_picture
+from engine.plans import Plan
+from engine.release import Measurement
 
 REHEARSAL_WATERMARK = {
     "text": "REHEARSAL",
@@ -204,3 +213,28 @@ def coverage_picture(coverage: Coverage) -> Picture:
     figure.update_yaxes(title="share that did", tickformat=".0%")
     figure.update_layout(legend={"orientation": "h", "y": 1.12})
     return Picture(title="Do the intervals hold?", figure=set_margins(figure), table=table, alt=coverage.sentence)
+
+
+MAX_ANSWERS = 100  # more intervals are not legible
+
+
+def plot(value: Plan | Comparison | Measurement, group: int = 0) -> go.Figure:
+    """Return the default plotly figure of a plan, comparison or measurement, as in the app.
+
+    For a plan, it shows the standard errors of the queries of a group; for a comparison, the
+    ranking of the mechanisms; for a measurement, the first 100 answers of a group with intervals.
+    Errors and answers are in counts.
+
+    >>> from engine import Attribute, Budget, plan, Schema, Workload
+    >>> workload = Workload(Schema([Attribute.of_size("age", 4)])).add("age", "prefix")
+    >>> plot(plan(workload, Budget(pcost=1.0))).layout.yaxis.title.text
+    'standard error (counts)'
+    """
+    allowed = "a Plan, a Measurement, or what comparison() returns"
+    check_type("what to plot", value, (Plan, Comparison, Measurement), give=allowed, error=PlanError)
+    if isinstance(value, Comparison):
+        return ranking_picture(value).figure
+    if isinstance(value, Measurement):
+        return answers_picture(value.answers(group, 0, MAX_ANSWERS), rehearsal=value.rehearsal).figure
+    check_int("number of the group", group, 0, len(value.workload.groups) - 1, error=PlanError)
+    return error_picture(value, group).figure

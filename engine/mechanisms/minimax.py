@@ -48,14 +48,12 @@ from engine._arrays import Array
 from engine._threads import threads_for
 from engine.errors import Unanswered
 from engine.mechanisms.reweighting import LOST, dual_norm, has_equal_weights, unit_blocks
-from engine.plans.budget_allocation import best_shares
-from engine.plans.objectives import Emphasis, Objective, Symmetry, footprints, symmetry
+from engine.plans.objectives import Emphasis, Objective, Symmetry, best_shares, footprints, symmetry
 from engine.plans.solver_state import Lines, Tradeoff
 from engine.plans.variance import VarianceBuilder
 from engine.residuals import DualProblem, Factor, Space, Split, basis, center, digest
-from engine.residuals.decomposition import Decomposition, decompose
+from engine.residuals.decomposition import Decomposition, decompose, merge_terms
 from engine.residuals.dual_solver import Solution
-from engine.residuals.kronecker_sums import merge_terms
 from engine.residuals.strategy_search import Search
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.workload import Group, Part, Workload

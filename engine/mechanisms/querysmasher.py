@@ -20,20 +20,19 @@ from engine._arrays import Array
 from engine._validation import check_choice
 from engine.errors import LimitExceeded, NotApplicable, PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, check_request, check_size
-from engine.mechanisms.candidate import CandidatePlan, with_stop_reasons
-from engine.mechanisms.group_constraints import checked_keep, constrained_search, most_allowed
 from engine.mechanisms.kronecker import table_design, table_seconds
-from engine.mechanisms.residual_base import BASE_BYTES, ResidualMechanism, SpaceSolver
+from engine.mechanisms.residual_base import BASE_BYTES, CandidatePlan, ResidualMechanism, SpaceSolver, with_stop_reasons
+from engine.mechanisms.reweighting import checked_keep, constrained_search, most_allowed
 from engine.mechanisms.table_mechanism import Design, explicit_plan
 from engine.plans import Plan
 from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
 from engine.residuals import Options, Space, Split
+from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, decompose
-from engine.residuals.split import UNIFORM
 from engine.residuals.strategy_search import PROBLEMS
 from engine.residuals.subworkload_solver import SubworkloadSolver
-from engine.residuals.tuning.limits import Allowance
+from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.tune import SplitMemory, split_seconds, ways_to_split
 from engine.residuals.tuning.unions import choose_unions, strategy_seconds, union_bytes, union_seconds
 from engine.workload import Workload

@@ -6,6 +6,8 @@ With L_B the weighted squared error of residual space B at privacy cost 1, the b
 
 Subclasses define the solver of one subworkload.  Source: QuerySmasher, section 6.4 and theorem 5;
 ResidualPlanner+.
+
+Candidate plans with error and lower bound.
 """
 
 from __future__ import annotations
@@ -16,26 +18,29 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import ClassVar, Protocol, Self
 
 import numpy as np
 
 from engine._arrays import Array
-from engine.bounds.independent_blocks import independent_bound
+from engine.bounds.lower_bounds import independent_bound
 from engine.errors import PlanError, Unanswered
 from engine.mechanisms.base import Forecast, Limits, Mechanism, check_request, check_size, check_tight
-from engine.mechanisms.candidate import CandidatePlan, with_stop_reasons
-from engine.mechanisms.group_constraints import SLACK, constrained_bound, noise_shares, separate_bound
 from engine.mechanisms.minimax import MinimaxResult, is_applicable, max_rounds, minimax_search, rebuild_proof
 from engine.mechanisms.reweighting import (
     EVALUATIONS,
     MAX_FULL_DOMAIN_QUERIES,
     SEPARATE_SOLVE_FACTOR,
+    SLACK,
     Candidate,
     Step,
     TradeoffSearch,
+    constrained_bound,
     dual_norm,
+    noise_shares,
     norm_bound,
+    separate_bound,
 )
 from engine.plans import Block, Plan
 from engine.plans.blocks import MAX_JOINT, MIN_JOINT_SAVING, calibrate, joint_share, strategies_of
@@ -45,13 +50,62 @@ from engine.plans.solver_state import SolverState, Tradeoff
 from engine.privacy import Budget
 from engine.progress import monotone
 from engine.residuals import Axes, Space, Split, Strategy
+from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import Decomposition, Subworkload, decompose
 from engine.residuals.dual_solver import Watch
-from engine.residuals.split import UNIFORM
 from engine.residuals.strategy_search import Cost
 from engine.residuals.subworkload_solver import SpaceSolution
 from engine.residuals.tuning.unions import unite
 from engine.workload import Workload
+
+STOPPED = {
+    "memory": " The memory limit left some queries or spaces out of the search for a split.",
+    "time": " The time limit ended the search for a split.",
+    "work": " Pairs that would take long were left out of the search for a split; a longer time limit includes them.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CandidatePlan:
+    """Candidate plan for one split.
+
+    The plan is assembled on first access, because only one of several candidates is used.  Assembly
+    raises `Unanswered` if light queries are lost in rounding.
+
+    Attributes
+    ----------
+    split : split of queries into residual spaces.
+    error : root of the weighted sum of variances at privacy cost 1; for other objectives the
+        objective itself.
+    values : weighted squared error of every block, in counts^2; the sum of their roots is the error
+        with separate sensitivities.  Empty for objectives other than the weighted sum.
+    assemble : function that builds the plan.
+    joint : joint privacy cost of all blocks over the sum of their separate costs; ``error`` includes
+        it.
+    """
+
+    split: Split
+    error: float
+    values: Mapping[Space, float]
+    assemble: Callable[[], Plan]
+    joint: float = 1.0
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The assembled plan."""
+        return self.assemble()
+
+    def sums(self) -> Array:
+        """Return the variance sum of every group in counts^2 at privacy cost 1, shape (groups,)."""
+        return np.array(self.plan.totals) * self.plan.budget.row_pcost
+
+
+def with_stop_reasons(plan: Plan, limits: frozenset[str]) -> Plan:
+    """Add to the plan the limits that stopped the search for its split."""
+    note = "".join(text for limit, text in STOPPED.items() if limit in limits)
+    split = replace(plan.split, stopped=limits)
+    return replace(plan, split=split, statement=plan.statement + note) if limits else plan
+
 
 # For forecasts: memory of the process before planning.
 BASE_BYTES = 120e6
@@ -229,7 +283,7 @@ class ResidualMechanism(Mechanism):
         ----------
         weights : modified weights, at least those of the workload, shape (groups,).
         most : largest allowed sum of variances of every group at privacy cost 1, shape (groups,);
-            see `engine.mechanisms.group_constraints`.
+            see `engine.mechanisms.reweighting`.
         """
         emphasis = Emphasis.of_groups(workload, weights.tolist())
         labels = self.axis_labels(workload)

@@ -30,7 +30,7 @@ import numpy as np
 
 from engine._arrays import Array
 from engine.errors import PlanError
-from engine.privacy.gaussian import LOAD, STEP
+from engine.privacy.budget import LOAD, STEP
 from engine.residuals import Axes, Space, Strategy, contract, group_axes
 from engine.residuals.basis import ungroup_axes
 from engine.residuals.strategy import LEAVING, MeasuredPart, joint_sensitivity
@@ -298,7 +298,7 @@ def total_pcost(blocks: Mapping[Space, Block], max_records: int) -> float:
 def is_on_curve(parts: Iterable[Mapping[Space, Block]], pcost: float) -> bool:
     """Return whether releases of blocks with total cost ``pcost`` are on the Gaussian curve.
 
-    The grid must be fine enough for the theorem of `engine.privacy.gaussian`; with Laplace noise
+    The grid must be fine enough for the theorem of `engine.privacy.budget`; with Laplace noise
     there is no condition.
     """
     classes = [

@@ -39,7 +39,7 @@ from engine.plans.variance import GroupVariance, VarianceBuilder, table_of_group
 from engine.privacy import Budget
 from engine.privacy.budget import DEFAULT_DELTA, delta_text
 from engine.residuals import Space, Split
-from engine.residuals.split import UNIFORM
+from engine.residuals.basis import UNIFORM
 from engine.workload import Group, Schema, Workload
 
 if TYPE_CHECKING:

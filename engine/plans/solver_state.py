@@ -16,7 +16,7 @@ from engine.errors import LimitExceeded
 from engine.plans.objectives import Emphasis, pack, unpack
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Split
-from engine.residuals.split import UNIFORM
+from engine.residuals.basis import UNIFORM
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

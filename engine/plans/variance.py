@@ -42,7 +42,7 @@ from engine.errors import LimitExceeded
 from engine.plans.blocks import Block, LazyBlocks
 from engine.residuals import Axes, Complement, Space, Split, Strategy, center, class_rows, contract, digest, group_axes
 from engine.residuals.basis import pieces, positions, ungroup_axes
-from engine.residuals.kronecker_sums import reduce_rows
+from engine.residuals.decomposition import reduce_rows
 from engine.residuals.strategy import LEAVING
 from engine.workload import Group, Part, Schema, Workload, joint_part, subsets
 from engine.workload.workload import groups_outside

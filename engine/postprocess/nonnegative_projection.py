@@ -35,7 +35,7 @@ import scipy
 
 from engine._arrays import Array, Index
 from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
-from engine.postprocess.contrasts import add_lower, assemble_table, contrast, faces, mean_over, proper_subsets
+from engine.postprocess.residual_estimates import add_lower, assemble_table, contrast, faces, mean_over, proper_subsets
 from engine.progress import Listener
 from engine.residuals import Axes
 

@@ -22,13 +22,20 @@ from engine._validation import check_choice, check_int
 from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan, SpaceAnswers
 from engine.postprocess.checkpoint import Checkpoints, arrays_by_axes, arrays_by_name, checkpoints_of
-from engine.postprocess.constraints import keeping_facts
-from engine.postprocess.contrasts import add_lower, assemble_table, contrast, maximal_sets
 from engine.postprocess.nonnegative_projection import project_nonnegative, zero_impossible_cells
 from engine.postprocess.partial_pooling import borrowed_total
-from engine.postprocess.residual_estimates import Evidence, all_sets, evidence, published_sets
+from engine.postprocess.residual_estimates import (
+    Evidence,
+    add_lower,
+    all_sets,
+    assemble_table,
+    contrast,
+    evidence,
+    maximal_sets,
+    published_sets,
+)
 from engine.postprocess.shrinkage import make_consistent, shrunk_contrasts, shrunk_total
-from engine.postprocess.synthetic_records import nearest_people, table_of
+from engine.postprocess.synthetic_records import keeping_facts, nearest_people, table_of
 from engine.progress import Progress, check_callback, progress_reporter
 from engine.records import MEMORY_LIMIT
 from engine.release import Measurement, apply_group
@@ -57,7 +64,7 @@ class Published:
     ----------
     measurement : the source of the tables, with unbiased answers to the same queries.
     fit : "shrunk", "nonnegative" or "none".
-    contrasts : components of the tables, see `engine.postprocess.contrasts`, by positions in
+    contrasts : components of the tables, see `engine.postprocess.residual_estimates`, by positions in
         ``names``.
     names : the attributes with more than one cell.
     people : records, shape (people, attributes), whose counts are the tables; None unless tables

@@ -4,14 +4,28 @@ The residual of a space, as a table of cells, is t = N S y, where y are its clas
 the basis of the residual space and S the projector on the measured subspace.  The noise of
 marginals has the same variance in all directions.  Prefix, range and other query families measure
 some directions more precisely than others, which is stored as a precision matrix, see
-`engine.postprocess.noise_precision`.  For spaces that are measured jointly, the mean variance is an
+`engine.postprocess.residual_estimates`.  For spaces that are measured jointly, the mean variance is an
 approximation.
+
+Precision matrices of the noise of residual tables.
+
+The noise of a prefix strategy has smaller variance in sums over many cells than in single cells.
+With D a difference of residual tables and C_i the covariance of the class coordinates along axis i
+(N_i their basis), the squared distance in standard errors is
+
+    sum of D * (K_1 (x) K_2 (x) ...) D / sigma^2,     K_i = N_i C_i^-1 N_i^T.
+
+Contrasts: decomposition of consistent tables with one component per set of attributes.
+
+The table on a set A is the sum over B inside A of r_B / (number of cells summed out), where r_B has
+the sum 0 along each of its axes.  Tables that are assembled from the same contrasts r_B agree on
+their common attributes.  The contrast of the empty set is the number of records.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,11 +35,148 @@ import numpy.typing as npt
 from engine._arrays import Array
 from engine.errors import NotAnswerable, NotApplicable
 from engine.plans import Block, Plan, SpaceAnswers
-from engine.postprocess.contrasts import contrast, maximal_sets
-from engine.postprocess.noise_precision import Metric, metric_of
 from engine.release import Measurement
 from engine.residuals import Axes, Complement, Space, SplitLift, basis, center
 from engine.workload import subsets
+
+
+def contrast(table: Array) -> Array:
+    """Return the highest-order interaction of a table, of the same shape.
+
+    >>> contrast(np.array([[3.0, 1.0], [1.0, 1.0]])).tolist()
+    [[0.5, -0.5], [-0.5, 0.5]]
+    """
+    out = np.array(table, dtype=float)
+    for axis in range(out.ndim):
+        out -= out.mean(axis=axis, keepdims=True)
+    return out
+
+
+def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
+    """Reshape a table on some attributes to broadcast against tables on more attributes."""
+    sizes = dict(zip(axes, values.shape, strict=True))
+    return values.reshape([sizes.get(a, 1) for a in all_axes])
+
+
+def mean_over(table: Array, all_axes: Axes, axes: Axes) -> Array:
+    """Return the mean of a table over the attributes that are not in ``kept``."""
+    return np.asarray(table.mean(axis=tuple(i for i, a in enumerate(all_axes) if a not in axes)))
+
+
+def proper_subsets(axes: Axes) -> list[Axes]:
+    """Return the proper subsets of a set of attributes, smallest first.
+
+    >>> below((0, 2))
+    [(), (0,), (2,)]
+    """
+    return [inside for inside in subsets(axes) if inside != axes]
+
+
+def faces(axes: Axes) -> list[Axes]:
+    """Return the subsets with one attribute fewer."""
+    return [axes[:i] + axes[i + 1 :] for i in range(len(axes))]
+
+
+def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
+    """Return the sets that no other set of a family contains.
+
+    >>> maximal([(0,), (0, 1), (2,)])
+    [(0, 1), (2,)]
+    """
+    largest: list[Axes] = []
+    for axes in sorted(set(family), key=lambda a: (-len(a), a)):
+        if not any(set(axes) <= set(larger) for larger in largest):
+            largest.append(axes)
+    return sorted(largest)
+
+
+def add_lower(table: Array, axes: Axes, lower: Mapping[Axes, Array]) -> None:
+    """Add tables on proper subsets, spread evenly, to a table, shape (n_1, ..., n_k), in place."""
+    sizes = dict(zip(axes, table.shape, strict=True))
+    folded: dict[Axes, Array] = {}
+    for inside in proper_subsets(axes):
+        if inside in lower:
+            # sum small tables on a face first: passes over the complete table dominate the time
+            home = next((f for f in faces(axes) if set(inside) <= set(f)), ())
+            if home not in folded:
+                folded[home] = np.zeros([sizes[a] for a in home])
+            shares = math.prod(sizes[a] for a in axes if a not in inside)
+            folded[home] += along_axes(lower[inside], inside, home) / shares
+    for home, values in folded.items():
+        table += along_axes(values, home, axes)
+
+
+def assemble_table(contrasts: Mapping[Axes, Array], axes: Axes) -> Array:
+    """Return the table on a set of attributes, shape (n_1, ..., n_k), in counts."""
+    out = np.array(contrasts[axes], dtype=float)
+    add_lower(out, axes, contrasts)
+    return out
+
+
+EQUAL_VARIANCE_TOLERANCE = 1e-6  # relative difference up to which variances count as equal
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Metric:
+    """Precision matrix of a residual table: a Kronecker product times a scale.
+
+    Attributes
+    ----------
+    factors : one matrix per axis, shape (n_i, n_i).
+    scale : in 1 / counts^2.
+    """
+
+    factors: tuple[Array, ...] = field(repr=False)
+    scale: float
+
+    def of(self, gap: Array) -> Array:
+        """Return the precision matrix times a difference of residuals, of the same shape."""
+        out = gap
+        for axis, factor in enumerate(self.factors):
+            out = np.moveaxis(np.tensordot(factor, out, axes=(1, axis)), 0, axis)
+        return np.asarray(self.scale * out)
+
+    def squared(self, gap: Array) -> float:
+        """Return the squared norm of a difference, shape (n_1, ..., n_k), in standard errors."""
+        return float(np.sum(gap * self.of(gap)))
+
+    @cached_property
+    def steepest(self) -> float:
+        """Largest eigenvalue: the precision of the most precise direction."""
+        return self.scale * math.prod(float(np.linalg.eigvalsh(factor)[-1]) for factor in self.factors)
+
+    @cached_property
+    def of_cells(self) -> Array:
+        """Diagonal, in the shape of the table."""
+        out = np.array(self.scale)
+        for factor in self.factors:
+            out = np.multiply.outer(out, np.diag(factor))
+        return np.asarray(out)
+
+
+def metric_of(block: Block, space: Space) -> Metric | None:
+    """Return the precision of a space; None for equal variances or factors of several axes."""
+    if block.weights is not None or not all(s.complete for _, s in block.factors):
+        return None
+    if block.union:
+        ((_, strategy),) = block.factors
+        if len(space) != 1:
+            return None
+        dimensions = [math.prod(strategy.sizes[block.attributes.index(n)] - 1 for n in s) for s in block.union]
+        first = sum(dimensions[: block.union.index(space)])
+        rows = slice(first, first + dimensions[block.union.index(space)])
+        covariances = [strategy.covariance[rows, rows]]
+    elif all(len(axes) == 1 for axes, _ in block.factors):
+        covariances = [s.covariance for _, s in sorted(block.factors, key=lambda factor: factor[0])]
+    else:
+        return None
+    factors, uneven = [], False
+    for covariance in covariances:
+        values, vectors = np.linalg.eigh(covariance)
+        uneven |= bool(values[-1] > (1.0 + EQUAL_VARIANCE_TOLERANCE) * values[0])
+        lifted = basis(len(values) + 1) @ vectors
+        factors.append((lifted / values) @ lifted.T)
+    return Metric(factors=tuple(factors), scale=1.0 / block.noise**2) if uneven else None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -45,11 +45,19 @@ import scipy
 
 from engine._arrays import Array
 from engine.postprocess.checkpoint import NONE, Checkpoints, arrays_by_axes, arrays_by_name
-from engine.postprocess.contrasts import along_axes, assemble_table, contrast, faces, maximal_sets
-from engine.postprocess.noise_precision import Metric
 from engine.postprocess.nonnegative_projection import AGREEING, mix_with_even, project_nonnegative
 from engine.postprocess.partial_pooling import TRIPLE_ROUNDS, PooledResidual, better_pairs, single_tables
-from engine.postprocess.residual_estimates import Evidence, ResidualEstimate, all_sets
+from engine.postprocess.residual_estimates import (
+    Evidence,
+    Metric,
+    ResidualEstimate,
+    all_sets,
+    along_axes,
+    assemble_table,
+    contrast,
+    faces,
+    maximal_sets,
+)
 from engine.progress import Listener
 from engine.residuals import Axes
 

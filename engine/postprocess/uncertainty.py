@@ -45,10 +45,9 @@ from engine.errors import LimitExceeded, NotAnswerable, PlanError
 from engine.plans import Plan
 from engine.plans.blocks import apply_factors
 from engine.postprocess.checkpoint import arrays_by_axes, arrays_by_name, checkpoints_of, set_state, state_of
-from engine.postprocess.contrasts import assemble_table, contrast, faces
 from engine.postprocess.partial_pooling import dispersion
 from engine.postprocess.published_tables import Published, progress_share, publish, seed_of
-from engine.postprocess.residual_estimates import Evidence, evidence
+from engine.postprocess.residual_estimates import Evidence, assemble_table, contrast, evidence, faces
 from engine.postprocess.shrinkage import max_entropy_table
 from engine.progress import Progress
 from engine.records import MEMORY_LIMIT

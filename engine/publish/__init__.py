@@ -1,8 +1,7 @@
 """Exports: answers, tables, release package and verification."""
 
-from engine.publish.export_tables import write_published, write_records
 from engine.publish.release_package import write_package
-from engine.publish.report import write_answers
+from engine.publish.report import write_answers, write_published, write_records
 from engine.publish.tables_package import write_tables, write_workbook
 from engine.publish.verify import verify_package
 

@@ -2,12 +2,15 @@
 
 A file is written under a temporary name and renamed when it is complete.  An existing file is
 replaced only on request, and only if it contains answers that this project wrote.
+
+Names of additional columns in files, distinct from all attribute names.
 """
 
 from __future__ import annotations
 
 import csv
 import os
+import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +20,32 @@ import pyarrow.parquet as pq
 
 from engine._atomic_io import atomic_path
 from engine.errors import PlanError
-from engine.publish.columns import is_added
+
+PREFIX = "added_"
+RULE = f"Attributes keep their names. A column that is added starts with '{PREFIX}' where an attribute has its name."
+
+
+def added_columns(names: Iterable[str], attributes: Iterable[str]) -> dict[str, str]:
+    """Return the names of additional columns in a file, by their default names.
+
+    A name that equals an attribute name, ignoring case, gets the prefix, repeatedly if needed.
+
+    >>> added_columns(["status", "flag"], ["Status", "age"])
+    {'status': 'added_status', 'flag': 'flag'}
+    """
+    taken = {name.casefold() for name in attributes}
+    columns = {}
+    for name in names:
+        columns[name] = name
+        while columns[name].casefold() in taken:
+            columns[name] = f"{PREFIX}{columns[name]}"
+    return columns
+
+
+def is_added(column: str, name: str) -> bool:
+    """Return whether a column of a file is the one that `added_columns` names for ``name``."""
+    return re.fullmatch(f"(?:{PREFIX})*{re.escape(name)}", column) is not None
+
 
 PathText = str | os.PathLike[str]
 LEDGER_SUFFIXES = (".results", ".key", "-journal")  # files of a ledger

@@ -30,20 +30,18 @@ from engine.ledger.signing import good_signature
 from engine.mechanisms import load_plan
 from engine.plans.blocks import GUARD
 from engine.postprocess import QualityRule, publish, uncertainty
-from engine.publish.package_files import (
+from engine.publish.release_package import (
+    CERTIFICATE,
     MAX_CERTIFICATE,
     MAX_PLAN,
     MAX_SMALL,
+    NAMES,
+    SIGNATURE,
     PackageFiles,
+    certificate,
     max_bytes_of,
     open_answers,
     package_files,
-)
-from engine.publish.release_package import (
-    CERTIFICATE,
-    NAMES,
-    SIGNATURE,
-    certificate,
     read_measurements,
 )
 from engine.publish.report import MARK, answer_batches

@@ -18,8 +18,7 @@ import pyarrow as pa
 
 from engine._format import near_matches, quote_public
 from engine.errors import DataError, EngineError, LimitExceeded
-from engine.records.encoding import is_scalar
-from engine.records.stored_dates import Clock
+from engine.records.encoding import Clock, is_scalar
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,19 +7,236 @@ nothing else. The order depends on every column of the schema, counted or not, s
 same records select the same rows. The order is deterministic and need not be secret.
 
 Memory holds only codes, hashes and the first k + 1 rows per person so far, never the identifiers.
+
+Person identifiers: one 128-bit identity per identifier, whatever type stores it.
+
+A person with two identities would have twice as many counted rows, and with a shared identity one
+person would change which rows of another count. Both would cost more privacy than is charged.
+
+    number     one identity per whole number: signed and unsigned integers of every width, floats and decimals without
+               a fraction, in all batches and files of a source
+    float      refused from the size on at which neighbouring whole numbers are equal: 2^53, of float32 2^24, of
+               float16 2^11; of workbooks, which store 15 digits, 10^15
+    text       equal if all characters are equal, so "07" and "7" are two persons; but "7.0", as programs write a
+               float, is "7".  Refused with a signed exponent, "1.2E+11", from which digits were dropped
+    both       refused: the text "07" and the number 7 may or may not be the same person
+    missing    None, NaN and the empty text belong to no person
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from engine._format import quote_public
 from engine.errors import DataError, LimitExceeded
-from engine.records.identifiers import EXACT, KIND_ADVICE, MIX, identities, mix_bits
+
+Words = npt.NDArray[np.uint64]
+EXACT = 2**53  # from here on 64-bit floats cannot represent all integers
+FLOAT_LIMITS = {2: 2**11, 4: 2**24, 8: EXACT}  # bytes of a float -> limit as above
+KIND_ADVICE = "numbers and texts; give identifiers as text in all rows and all files"
+# texts of floats, as programs write them; `database.NUMBER_IN_BYTES` matches the same texts
+FROM_FLOAT = r"^-?(0|[1-9][0-9]*)\.0+$"
+WITH_EXPONENT = r"^[+-]?[0-9]+([.,][0-9]*)?[eE]\+[0-9]+$"
+MIX = np.array([0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB], dtype=np.uint64)
+# two keys of 16 characters: two 64-bit hashes form an identity of 128 bits
+_KEYS = ("person, one of 2", "person, two of 2")
+_AS_TEXT = "give identifiers as text, written from their source with all digits"
+_MOST_DIGITS = 76  # of a decimal of Arrow
+
+
+def identities(values: pa.Array | list[Any], column: str, limit: int = EXACT) -> tuple[Words, Words, np.ndarray, str]:
+    """Return two words per row that identify its person, whether it has one, shape (rows,) each, and the kind.
+
+    Parameters
+    ----------
+    values : identifiers as a reader returns them.
+    column : name of the column in messages.
+    limit : size from which floats of the source cannot represent all integers.
+
+    Returns
+    -------
+    The kind is "numbers" or "texts", or empty where no row has an identifier.
+
+    Raises
+    ------
+    DataError
+        Identifiers are neither integers nor texts, or may have lost digits.
+    """
+    array = _of_objects(values, column, limit) if isinstance(values, list) else _decoded(values)
+    types = pa.types
+    if types.is_null(array.type):
+        empty = np.zeros(len(array), dtype=np.uint64)
+        return empty, empty, np.zeros(len(array), dtype=bool), ""
+    if types.is_large_string(array.type):
+        return *_of_texts(array, column), "texts"
+    if types.is_floating(array.type):
+        return *_of_floats(array, column, limit), "numbers"
+    if types.is_integer(array.type) or types.is_decimal(array.type):
+        return *_of_exact_numbers(array, column), "numbers"
+    raise DataError(f"{column} must hold whole numbers or texts; give identifiers as text")
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    """Return the plain values of an encoded array; texts of any layout as large strings."""
+    import pyarrow.compute as pc
+
+    types = pa.types
+    while types.is_dictionary(values.type) or types.is_run_end_encoded(values.type):
+        encoded = types.is_dictionary(values.type)
+        values = values.dictionary_decode() if encoded else pc.run_end_decode(values)
+    is_text = types.is_string(values.type) or values.type == pa.string_view()
+    return values.cast(pa.large_string()) if is_text else values
+
+
+def _of_objects(values: list[Any], column: str, limit: int) -> pa.Array:
+    """Return Python values without a common Arrow type as an array of texts or integers."""
+    import pandas as pd
+
+    # an empty cell of a workbook is an empty text, also between numbers
+    missing = (pd.api.types.is_scalar(value) and (pd.isna(value) or value == "") for value in values)
+    present = [None if gap else value for gap, value in zip(missing, values, strict=True)]
+    kinds = {_kind(value) for value in present if value is not None}
+    if not kinds:
+        return pa.nulls(len(values))
+    if kinds == {"text"}:
+        return pa.array(present, pa.large_string())
+    if kinds != {"number"}:
+        raise DataError(f"{column} mixes types, or has one that is neither number nor text; {_AS_TEXT}")
+    digits = [None if value is None else _digits(value, column, limit) for value in present]
+    return pa.array([None if text is None else Decimal(text) for text in digits], pa.decimal256(_MOST_DIGITS, 0))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "text"
+    is_number = isinstance(value, (int, float, Decimal, np.integer, np.floating))
+    return "number" if is_number and not isinstance(value, bool) else ""
+
+
+def _digits(value: Any, column: str, limit: int) -> str:
+    """Return the decimal digits of an integer."""
+    if isinstance(value, (float, np.floating)):
+        width = int(value.dtype.itemsize) if isinstance(value, np.floating) else 8
+        limit = min(limit, FLOAT_LIMITS.get(width, EXACT))
+        if abs(float(value)) >= limit:
+            raise DataError(_too_large(column, limit))
+    is_long = isinstance(value, Decimal) and not (value.is_finite() and value.adjusted() < _MOST_DIGITS)
+    number = 0 if is_long else int(value)
+    if is_long or abs(number) >= 10**_MOST_DIGITS:
+        raise DataError(f"{column} has numbers of more than {_MOST_DIGITS} digits; {_AS_TEXT}")
+    if value != number:
+        raise DataError(_not_integer_text(column))
+    return str(number)
+
+
+def _of_floats(values: pa.Array, column: str, limit: int) -> tuple[Words, Words, np.ndarray]:
+    """Return identities of floats without a fraction.
+
+    Raises
+    ------
+    DataError
+        A number has a fraction, or reaches the limit of exact integers.
+    """
+    limit = min(limit, FLOAT_LIMITS[values.type.bit_width // 8])
+    narrow = values.cast(pa.float32()) if values.type == pa.float16() else values  # Arrow casts no float16 to float64
+    numbers = np.asarray(narrow.cast(pa.float64()).fill_null(np.nan))
+    is_present = ~np.isnan(numbers)
+    numbers = np.where(is_present, numbers, 0.0)
+    if (np.abs(numbers) >= limit).any():
+        raise DataError(_too_large(column, limit))
+    if (np.floor(numbers) != numbers).any():
+        raise DataError(_not_integer_text(column))
+    word = numbers.astype(np.int64).view(np.uint64)
+    return word, mix_bits(word), is_present
+
+
+def _of_exact_numbers(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
+    """Return identities of integers and decimals: the number itself, or hashed digits if too long."""
+    import pyarrow.compute as pc
+
+    is_present = np.asarray(values.is_valid())
+    numbers = values
+    if pa.types.is_decimal(values.type):
+        numbers = pc.replace_substring_regex(_plain_digits(values), r"\.0*$", "")
+        if pc.any(pc.match_substring(numbers, ".")).as_py():
+            raise DataError(_not_integer_text(column))
+    numbers = numbers.fill_null(pa.scalar(0).cast(numbers.type))
+    with suppress(pa.ArrowInvalid):  # raised if a number needs more than 64 bits
+        word = np.asarray(numbers.cast(pa.int64())).view(np.uint64)
+        return word, mix_bits(word), is_present
+    return *_of_long_numbers(np.asarray(numbers.cast(pa.string()), dtype=object)), is_present
+
+
+def _of_long_numbers(digits: np.ndarray) -> tuple[Words, Words]:
+    one, two = _hashed(digits)
+    short = np.array([-(2**63) <= int(text) < 2**63 for text in digits], dtype=bool)
+    one[short] = np.array([int(text) for text in digits[short]], dtype=np.int64).view(np.uint64)
+    two[short] = mix_bits(one[short])
+    return one, two
+
+
+def _plain_digits(values: pa.Array) -> pa.Array:
+    """Return decimals as texts without exponent."""
+    if 0 <= values.type.scale <= 6:
+        return values.cast(pa.string())
+    return pa.array([None if value is None else format(value, "f") for value in values.to_pylist()], pa.string())
+
+
+def _of_texts(values: pa.Array, column: str) -> tuple[Words, Words, np.ndarray]:
+    """Return identities of texts; the text of a float, such as "7.0", equals the text "7".
+
+    Raises
+    ------
+    DataError
+        A text such as "1.2E+11" was written from a float and may have lost digits.
+    """
+    import pyarrow.compute as pc
+
+    if pc.any(pc.match_substring_regex(values, WITH_EXPONENT)).as_py():
+        raise DataError(f"{column} has numbers with an exponent, whose digits may be lost; {_AS_TEXT}")
+    from_float = pc.match_substring_regex(values, FROM_FLOAT)
+    if pc.any(from_float).as_py():
+        plain = pc.replace_substring_regex(values, r"\.0+$", "")
+        if any(len(text) > 17 or abs(int(text)) >= EXACT for text in plain.filter(from_float).to_pylist()):
+            raise DataError(_too_large(column, EXACT))
+        plain = pc.if_else(pc.equal(plain, "-0"), "0", plain)
+        values = pc.if_else(from_float, plain, values)
+    texts = np.asarray(values.fill_null(""), dtype=object)
+    one, two = _hashed(texts)
+    return one, two, texts != ""
+
+
+def _hashed(texts: np.ndarray) -> tuple[Words, Words]:
+    import pandas as pd
+
+    one, two = (pd.util.hash_array(texts, hash_key=key, categorize=False) for key in _KEYS)
+    return one, two
+
+
+def _not_integer_text(column: str) -> str:
+    return f"{column} has numbers that are not whole; {_AS_TEXT}"
+
+
+def _too_large(column: str, limit: int) -> str:
+    size = {10**15: "10^15"}.get(limit, f"2^{limit.bit_length() - 1}")
+    return f"{column} has floating-point numbers of {size} or more, where different ones become equal; {_AS_TEXT}"
+
+
+def mix_bits(words: Words) -> Words:
+    """Return 64-bit words with every bit spread over all others (the finisher of SplitMix64)."""
+    out: Words = words + MIX[0]
+    out = (out ^ (out >> np.uint64(30))) * MIX[1]
+    out = (out ^ (out >> np.uint64(27))) * MIX[2]
+    out ^= out >> np.uint64(31)
+    return out
+
 
 ROOM = 1 << 20  # rows collected between two selections of the first rows of every person
 NO_PERSON = "without a person"

@@ -31,10 +31,23 @@ section per table, so that users select a table by name and never type a secret:
 the file itself needs no secrets. The value is inserted unchanged: a password with / or # must be
 percent-encoded in the variable. ``database`` is the schema or catalogue of the table, if it is not
 the default one.
+
+Spark DataFrames as Ibis tables, with results read without pandas.
+
+Ibis converts results of Spark through pandas, which turns integer columns with missing values into
+floats and so changes large integers. This module reads results as Arrow tables instead.
+
+Rows of SQLite tables, whose columns may hold values of any type.
+
+The declared type of a SQLite column is a preference only: a column of dates or integers may hold any
+text. Ibis converts complete columns and fails at the first such value. Here every value is converted
+by itself, and one that does not have the declared type stays as it is, so that the encoder refuses it
+like any other unreadable value.
 """
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import math
 import os
@@ -45,9 +58,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,15 +71,181 @@ import pyarrow as pa
 from engine._format import near_matches, quote_public
 from engine.errors import DataError
 from engine.progress import Listener, Progress, check_callback
-from engine.records.batches import check_columns, guard_batches, import_optional, without_values
+from engine.records.batches import Batch, check_columns, guard_batches, import_optional, without_values
 from engine.records.contribution_bounding import NO_PERSON
-from engine.records.counts import LARGE_COUNT, note
-from engine.records.encoding import FRACTION, MISSING, OUTSIDE, REASONS, UNSUPPORTED, Encoder
-from engine.records.marginal_lattice import Names
-from engine.records.spark import NOT_FOUND, is_spark_table, spark_answer, spark_kinds
-from engine.records.untyped_tables import UNTYPED_BACKENDS, untyped_batches
+from engine.records.counts import LARGE_COUNT, Names, note
+from engine.records.encoding import FRACTION, MISSING, OUTSIDE, REASONS, UNSUPPORTED, Encoder, is_scalar
 from engine.workload import Schema
-from engine.workload.calendar import MAX_YEAR
+from engine.workload.calendar import MAX_YEAR, read_period
+
+# backends whose columns may contain values of another type than the declared one
+UNTYPED_BACKENDS = ("sqlite",)
+_DIGITS = 15  # of a float as text in SQLite
+
+
+def untyped_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """Yield the named columns of an Ibis table of SQLite in batches of at most ``rows`` rows."""
+    backend, kinds = table.get_backend(), [table[name].type() for name in names]
+    connection, positions = backend.con, [table.columns.index(name) for name in names]
+    # tables in memory that the expression uses must be in the database first
+    backend._run_pre_execute_hooks(table)
+    cursor = backend.raw_sql(backend.compile(table))
+    try:
+        while chunk := _fetched_rows(connection, cursor, rows):
+            columns = (_column([row[i] for row in chunk], kind) for i, kind in zip(positions, kinds, strict=True))
+            yield Batch(columns=tuple(columns), rows=len(chunk), fraction=None)
+    finally:
+        cursor.close()
+
+
+def _fetched_rows(connection: Any, cursor: Any, rows: int) -> list[tuple[Any, ...]]:
+    """Return the next rows of a cursor, with texts that are not UTF-8 as bytes."""
+    factory = connection.text_factory
+    connection.text_factory = _decoded
+    try:
+        fetched: list[tuple[Any, ...]] = cursor.fetchmany(rows)
+    finally:
+        connection.text_factory = factory
+    return fetched
+
+
+def _decoded(content: bytes) -> str | bytes:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return content
+
+
+def _column(values: list[Any], kind: Any) -> pa.Array | list[Any]:
+    """Return the values of a column as an Arrow array if all have its type, otherwise as a list."""
+    converted = [_typed(value, kind) for value in values]
+    is_dated = kind.is_date() or kind.is_timestamp()
+    # Arrow would take integers for numbers of days
+    if is_dated and any(isinstance(value, (int, float)) for value in converted):
+        return converted
+    try:
+        return pa.array(converted, pa.date32() if is_dated else kind.to_pyarrow())
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, NotImplementedError):
+        return converted
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """Return a value in the declared type, or unchanged if it does not have this type."""
+    if kind.is_date() or kind.is_timestamp():
+        period = read_period(value) if isinstance(value, str) else None
+        return value if period is None or period.unit != "day" else period.day
+    if not isinstance(value, (int, float)):
+        return value
+    if kind.is_boolean():
+        return bool(value) if value in (0, 1) else value
+    if kind.is_integer() and isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return int(value)
+    if kind.is_decimal():
+        number = Decimal(format(value, f".{_DIGITS}g") if isinstance(value, float) else value)
+        try:
+            rounded = number.quantize(Decimal(1).scaleb(-(kind.scale or 0)))
+        except InvalidOperation:
+            return number
+        return rounded if rounded == number else number
+    return value
+
+
+SPARK_SESSION = "the Spark session"
+# session settings that Ibis changes; they are restored after counting
+CHANGED_SETTINGS = ("spark.sql.session.timeZone", "spark.sql.mapKeyDedupPolicy")
+MAX_CAUSES = 20  # length of the chain of causes of an error
+SHUTDOWN_MESSAGES = (
+    "SparkContext was shut down",
+    "stopped SparkContext",
+)  # the JVM context ends before Python is notified
+# parts of Spark's documented error conditions
+NOT_FOUND = ("not_found", "not_exist", "unresolved", "type_mismatch")
+
+
+def is_spark_frame(data: Any) -> bool:
+    """Whether data is a Spark DataFrame."""
+    return type(data).__module__.startswith("pyspark.sql") and hasattr(data, "sparkSession")
+
+
+def is_spark_table(data: Any) -> bool:
+    """Whether data is an Ibis table with a Spark backend."""
+    return hasattr(data, "get_backend") and bool(data.get_backend().name == "pyspark")
+
+
+@contextmanager
+def spark_table(frame: Any, explain: Callable[[Exception], str]) -> Iterator[Any]:
+    """Yield a Spark DataFrame as an Ibis table; afterwards restore the settings of the session."""
+    ibis, session = import_optional("ibis", SPARK_SESSION), frame.sparkSession
+    name = ibis.util.gen_name("records")
+    before = without_values(
+        lambda: {key: session.conf.get(key, None) for key in CHANGED_SETTINGS}, SPARK_SESSION, explain
+    )
+    try:
+        yield without_values(lambda: _temporary_view(ibis, frame, name), SPARK_SESSION, explain)
+    finally:
+        with suppress(Exception):  # the session may have ended
+            session.catalog.dropTempView(name)
+            for key, value in before.items():
+                session.conf.set(key, value) if value is not None else session.conf.unset(key)
+
+
+def _temporary_view(ibis: Any, frame: Any, name: str) -> Any:
+    connection = ibis.pyspark.connect(frame.sparkSession)
+    frame.createTempView(name)
+    return connection.table(name)
+
+
+def spark_answer(expression: Any) -> pa.Table:
+    """Return the result of a query on a Spark backend as an Arrow table."""
+    backend = expression.get_backend()
+    return backend.raw_sql(backend.compile(expression)).toArrow()
+
+
+def spark_kinds(error: Exception) -> str:
+    """Return the Spark error conditions of an exception; unlike messages, they contain no values."""
+    if type(error).__module__.split(".")[0] not in ("pyspark", "py4j") and not isinstance(error, AttributeError):
+        return ""
+    if import_optional("pyspark.sql", SPARK_SESSION).SparkSession.getActiveSession() is None:
+        return "closed"
+    conditions: list[str] = []
+    cause: Any = getattr(error, "java_exception", error)
+    while cause is not None and len(conditions) < MAX_CAUSES:
+        name = ""
+        with suppress(Exception):  # only Spark's exceptions have a condition
+            name = cause.getCondition() or ""
+        with suppress(Exception):
+            if "AccessControl" in cause.getClass().getName():  # an error of the file system
+                name = "permission"
+        with suppress(Exception):
+            if any(words in cause.getMessage() for words in SHUTDOWN_MESSAGES):
+                name = "closed"
+        conditions.append(name.lower())
+        cause = cause.getCause() if hasattr(cause, "getCause") else None
+    return " ".join(conditions)
+
+
+def spark_batches(table: Any, names: Sequence[str], rows: int) -> Iterator[Batch]:
+    """Yield the rows of an Ibis table on Spark, one partition at a time."""
+    backend, types = table.get_backend(), table.schema().to_pyarrow()
+    selection = table.select(list(names) or table.columns[:1])
+    frame = without_values(lambda: backend.raw_sql(backend.compile(selection)), SPARK_SESSION)
+    # Ibis maps times with and without a zone to one type; Spark returns zoned times in local time
+    zoned = {field.name for field in frame.schema.fields if field.dataType.typeName() == "timestamp"}
+    source = guard_batches(without_values(frame.toLocalIterator, SPARK_SESSION), SPARK_SESSION)
+    while rows_of_batch := list(islice(source, rows)):
+        columns = dict(zip(selection.columns, zip(*rows_of_batch, strict=True), strict=True))
+        columns |= {name: tuple(map(_in_utc, columns[name])) for name in zoned & columns.keys()}
+        arrays = (_array(columns[name], types.field(name).type) for name in names)
+        yield Batch(columns=tuple(arrays), rows=len(rows_of_batch), fraction=None)
+
+
+def _in_utc(moment: datetime.datetime | None) -> datetime.datetime | None:
+    return None if moment is None else moment.astimezone(datetime.UTC)
+
+
+def _array(values: tuple[Any, ...], kind: pa.DataType) -> pa.Array | list[Any]:
+    return pa.array(values, kind) if is_scalar(kind) else list(values)
+
 
 # branches of one CASE expression, and distinct values that are encoded one by one
 MOST_CASES = 1_000

@@ -20,6 +20,10 @@ reads them, and whole numbers with the text of such a date: 2024 for a year.
 
 Values are never rounded, wrapped or clipped; only the options `clip`, `other` and `missing` of an
 attribute assign values outside the domain to a cell.
+
+Hints why values of records may have been read wrongly, for the curator and without values.
+
+Dates that Stata, SPSS and SAS store as numbers since an epoch.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ import datetime
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache, cached_property
@@ -37,9 +41,146 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine.records.stored_dates import Clock
-from engine.workload import Attribute
-from engine.workload.calendar import cell_number, read_period
+from engine._format import quote_public
+from engine.errors import DataError
+from engine.workload import DEFAULT_MISSING_TEXTS, Attribute
+from engine.workload.calendar import UNITS, cell_label, cell_number, read_period
+
+_STORED_PER_DAY = {"day": 1, "second": 86_400, "millisecond": 86_400_000}
+_PER_YEAR = {"week": 52, "half-year": 2}
+_BUSINESS_DAY = "business day"
+_SECOND = 1_000  # milliseconds
+_DAYS = 2**31 - 1  # last day of an Arrow date32 column
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Unit and epoch of numbers that represent dates.
+
+    Attributes
+    ----------
+    unit : "millisecond", "second", "day", "week", "month", "quarter", "half-year", "year" or "business day".
+        Weeks are those of Stata, 52 in each year, so that a week is in one year but in one or two
+        months.
+    start : day of number 0; years are not counted from it.
+    leap_seconds : whether the numbers count leap seconds.
+    """
+
+    unit: str
+    start: datetime.date
+    leap_seconds: bool = False
+
+    def check(self, attribute: Attribute) -> None:
+        """Raise DataError if the numbers have no date, or one that is longer than the attribute's cells."""
+        if not attribute.is_dated:
+            return
+        if self.unit == _BUSINESS_DAY:
+            raise DataError(
+                f"column {quote_public(attribute.name)} holds days of a business calendar, which the file does not contain. "
+                "Write dates in the file"
+            )
+        finest = "day" if self.unit in _STORED_PER_DAY else self.unit if self.unit in UNITS else "year"
+        if UNITS.index(finest) < UNITS.index(attribute.unit or ""):
+            raise DataError(
+                f"column {quote_public(attribute.name)} holds a {self.unit} in each row, which is not inside one "
+                f"{attribute.unit}. Declare the attribute with the unit {finest!r}, or write dates in the file"
+            )
+
+    def dates(self, column: pa.Array | list[Any]) -> pa.Array | list[Any]:
+        """Convert the numbers of a column to dates; other values are unchanged.
+
+        >>> Clock(unit="day", start=datetime.date(1960, 1, 1)).dates(pa.array([0.0, None]))[0].as_py()
+        datetime.date(1960, 1, 1)
+        """
+        # a number that is a year is read as such without a conversion
+        if self.unit == "year":
+            return column
+        if self.unit in _STORED_PER_DAY and isinstance(column, pa.Array) and _is_number(column.type):
+            gaps = np.asarray(column.is_null(nan_is_null=True))
+            numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.float64)
+            shift = (self.start - _EPOCH).days
+            numbers = np.where(gaps, 0.0, numbers)
+            if self.leap_seconds:
+                numbers = numbers - _SECOND * np.searchsorted(_LEAP_SECONDS, numbers, side="right")
+            days = np.floor(numbers / _STORED_PER_DAY[self.unit]) + shift
+            return pa.array(np.clip(days, -_DAYS, _DAYS).astype(np.int32), pa.date32(), mask=gaps)
+        values = column.to_pylist() if isinstance(column, pa.Array) else column
+        return [self._date(value) if isinstance(value, (int, float)) else value for value in values]
+
+    def _date(self, number: float) -> Any:
+        if math.isnan(number):
+            return None
+        if not math.isfinite(number):
+            return "beyond all dates"
+        try:
+            if self.unit in _STORED_PER_DAY:
+                if self.leap_seconds:
+                    number -= _SECOND * bisect_right(_LEAP_SECONDS, number)
+                return self.start + datetime.timedelta(days=number // _STORED_PER_DAY[self.unit])
+            if self.unit in _PER_YEAR:
+                return cell_label(self.start.year + math.floor(number) // _PER_YEAR[self.unit], "year")
+            return cell_label(cell_number(self.start, self.unit) + math.floor(number), self.unit)
+        except (OverflowError, ValueError):
+            return datetime.date.min if number < 0 else datetime.date.max
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+_1960 = datetime.date(1960, 1, 1)
+# days that end with a leap second
+_LEAP_DAYS = [
+    datetime.date(year, month, day)
+    for month, day, years in (
+        (6, 30, (1972, 1981, 1982, 1983, 1985, 1992, 1993, 1994, 1997, 2012, 2015)),
+        (12, 31, (*range(1972, 1980), 1987, 1989, 1990, 1995, 1998, 2005, 2008, 2016)),
+    )
+    for year in years
+]
+# first milliseconds of the leap seconds since 1960, in numbers that count the leap seconds before
+_LEAP_SECONDS = [
+    ((day - _1960).days + 1) * _STORED_PER_DAY["millisecond"] + i * _SECOND for i, day in enumerate(sorted(_LEAP_DAYS))
+]
+_STATA = {
+    "%td": Clock(unit="day", start=_1960),
+    "%d": Clock(unit="day", start=_1960),
+    "%tc": Clock(unit="millisecond", start=_1960),
+    "%tC": Clock(unit="millisecond", start=_1960, leap_seconds=True),
+    "%tw": Clock(unit="week", start=_1960),
+    "%tm": Clock(unit="month", start=_1960),
+    "%tq": Clock(unit="quarter", start=_1960),
+    "%tb": Clock(unit=_BUSINESS_DAY, start=_1960),
+    "%th": Clock(unit="half-year", start=_1960),
+    "%ty": Clock(unit="year", start=_1960),
+}
+_SPSS = dict.fromkeys(
+    ("ADATE", "DATE", "DATETIME", "EDATE", "JDATE", "MOYR", "QYR", "SDATE", "WKYR", "YMDHMS"),
+    Clock(unit="second", start=datetime.date(1582, 10, 14)),
+)
+_SAS_DAYS = ("DATE", "DAY", "DDMMYY", "MMDDYY", "MONYY", "YYMM", "YYMMDD", "YYMON", "YYQ", "YEAR", "JULIAN", "WEEKDATE",
+             "WORDDATE")  # fmt: skip
+_SAS = {
+    **dict.fromkeys([*_SAS_DAYS, "EDA", "BDA", "ISDA"], Clock(unit="day", start=_1960)),
+    **dict.fromkeys(["DATETIME", "DATEAMPM", "EDT", "BDT", "ISDT"], Clock(unit="second", start=_1960)),
+}
+
+
+def clock_of(ending: str, form: str) -> Clock | None:
+    """Return the clock of a column by file ending and display format; None if it has no dates.
+
+    >>> clock_of(".dta", "%tdDD/NN/CCYY").unit, clock_of(".sav", "DATE11").unit, clock_of(".sav", "F8.2")
+    ('day', 'second', None)
+    """
+    if ending == ".dta":
+        form = form.replace("-", "", 1) if form.startswith("%-") else form
+        return next((clock for key, clock in _STATA.items() if form.startswith(key)), None)
+    letters = re.sub(r"[\d.]", "", form.upper())
+    if ending in (".sav", ".zsav", ".por"):
+        return _SPSS.get(letters)
+    # a further letter of a SAS format names the separator of a date, as in YYMMDDN8.
+    return _SAS.get(letters) or (_SAS.get(letters[:-1]) if letters[-1:] in tuple("BCDNPS") else None)
+
 
 REASONS = (
     "missing",
@@ -499,3 +640,132 @@ def _spelled(text: str) -> float | None:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None
+
+
+MAX_VALUES = 1_000  # distinct values per column that are examined
+GROUPED = r"[+-]?\d{1,3}(\.\d{3})+"
+_GROUPS = re.compile(r"[+-]?\d{1,3}(?:([.,' ]|\u00a0|\u202f|\u2019)\d{3})(?:\1\d{3})*(?:[.,]\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}", re.ASCII)
+_MISSING = {text.casefold() for text in DEFAULT_MISSING_TEXTS}
+_DECLARE = "which the schema can declare"
+PHRASES = {
+    "blanks": "would fit without blanks at its ends",
+    "missing": f"is a text that usually means missing, {_DECLARE}",
+    "point": "would fit without .0",
+    "zero": "would fit with a leading zero",
+    "zeros": "would fit without leading zeros",
+    "comma": f"would fit with a decimal comma, {_DECLARE}",
+    "thousands": f"would fit with a thousands sign, {_DECLARE}",
+    "date": f"looks like a date in another format, {_DECLARE}",
+}
+
+
+class Hints:
+    """Collects changes of values, or declarations of the schema, that would make refused values fit."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, set[str]] = {}
+        self._tried: dict[str, set[str]] = {}
+        self._points: dict[str, tuple[bool, bool]] = {}  # column -> has texts like 1.200, has other texts with a point
+
+    def see(self, encoder: Encoder, values: pa.Array | list[Any], codes: np.ndarray) -> None:
+        """Examine a column of values and their codes."""
+        name = encoder.attribute.name
+        tried = self._tried.setdefault(name, set())
+        self._see_points(encoder, values)
+        refused = (codes < MISSING) & (codes != UNSUPPORTED)
+        if len(tried) < MAX_VALUES and refused.any():
+            for value in _distinct(values, refused):
+                text = text_of(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+                if text not in tried and len(tried) < MAX_VALUES:
+                    tried.add(text)
+                    self._found.setdefault(name, set()).update(refusal_reasons(encoder, text))
+
+    def see_values(self, encoder: Encoder, values: Iterable[Any]) -> None:
+        """Examine some values of a column."""
+        entries = [value for value in values if value is not None]
+        self.see(encoder, entries, encoder.objects(entries))
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Sentences for the curator; they name columns and no value."""
+        sentences = [
+            f"Column {quote_public(name)}: a value that does not fit {PHRASES[reason]}."
+            for name, found in self._found.items()
+            for reason in PHRASES
+            if reason in found
+        ]
+        sentences += [
+            f"Column {quote_public(name)}: all texts with a point are like 1.200, with three digits after it, and are read as "
+            f"1.2. If they are thousands, declare the thousands sign in the schema."
+            for name, (grouped, others) in self._points.items()
+            if grouped and not others
+        ]
+        return tuple(sentences)
+
+    def _see_points(self, encoder: Encoder, values: pa.Array | list[Any]) -> None:
+        import pyarrow.compute as pc
+
+        attribute = encoder.attribute
+        before = self._points.get(attribute.name, (False, False))
+        if attribute.edges is None or attribute.decimal or attribute.thousands or before[1]:
+            return
+        if isinstance(values, list):
+            values = pa.array([value for value in values if isinstance(value, str)], pa.string())
+        if pa.types.is_dictionary(values.type):
+            values = values.dictionary
+        if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
+            return
+        pointed = values.filter(pc.match_substring(values, ".").fill_null(False))
+        if not len(pointed):
+            return
+        grouped = pc.match_substring_regex(pc.ascii_trim_whitespace(pointed), f"^{GROUPED}$")
+        self._points[attribute.name] = (before[0] or bool(pc.any(grouped).as_py()), not pc.all(grouped).as_py())
+
+
+def refusal_reasons(encoder: Encoder, text: str) -> Iterator[str]:
+    """Yield keys of `PHRASES` for a text that the attribute refuses."""
+
+    def fits(candidate: str) -> bool:
+        return candidate != text and encoder.one(candidate) >= 0
+
+    attribute, stripped = encoder.attribute, text.strip()
+    if fits(stripped):
+        yield "blanks"
+    if stripped.casefold() in _MISSING:
+        yield "missing"
+        return
+    if attribute.is_dated:
+        if encoder.one(text) == NOT_DATE and _DATE.fullmatch(stripped):
+            yield "date"
+        return
+    if re.fullmatch(r"-?\d+\.0+", stripped) and fits(stripped.partition(".")[0]):
+        yield "point"
+    if attribute.labels is not None and stripped.isascii() and stripped.isdigit():
+        longest = min(20, max(map(len, attribute.labels)))
+        if any(fits(stripped.zfill(width)) for width in range(len(stripped) + 1, longest + 1)):
+            yield "zero"
+        if fits(stripped.lstrip("0") or "0"):
+            yield "zeros"
+    if attribute.labels is None:
+        if _GROUPS.fullmatch(stripped):
+            if fits(_without_groups(stripped)):
+                yield "thousands"
+        elif stripped.count(",") == 1 and fits(stripped.replace(",", ".")):
+            yield "comma"
+
+
+def _without_groups(text: str) -> str:
+    """Return a number without the sign between its groups, and with a decimal point."""
+    sign = next(character for character in text.lstrip("+-") if not character.isdigit())
+    return text.replace(sign, "").replace(",", ".")
+
+
+def _distinct(values: pa.Array | list[Any], among: np.ndarray) -> list[Any]:
+    """Return some distinct values of the selected rows of a column."""
+    if isinstance(values, list):
+        return list({str(values[i]): values[i] for i in np.flatnonzero(among)[: 10 * MAX_VALUES]}.values())
+    chosen = values.filter(pa.array(among))[: 100 * MAX_VALUES]
+    if not is_scalar(chosen.type) and not pa.types.is_dictionary(chosen.type):
+        return []
+    return list(chosen.unique()[: 2 * MAX_VALUES].to_pylist())

@@ -35,21 +35,22 @@ from engine.records.batches import (
     rows_to_batches,
     without_values,
 )
-from engine.records.compression import (
+from engine.records.counts import COUNTS_ENDING
+from engine.records.csv_reader import (
     BLOCK,
     MAGIC,
     PACKED,
+    TextFile,
     arrow_start,
     check_arrow,
+    csv_batches,
+    csv_names,
     is_arrow_file,
     open_decompressed,
     read_lines,
 )
-from engine.records.counts import COUNTS_ENDING
-from engine.records.csv_reader import TextFile, csv_batches, csv_names
 from engine.records.dask import is_dask_frame
-from engine.records.database import as_text, is_table
-from engine.records.spark import is_spark_table, spark_batches
+from engine.records.database import UNTYPED_BACKENDS, as_text, is_spark_table, is_table, spark_batches, untyped_batches
 from engine.records.subprocess_readers import (
     LABELLED_ENDINGS,
     SHEET_ENDINGS,
@@ -59,7 +60,6 @@ from engine.records.subprocess_readers import (
     sheet_batches,
     sheet_names,
 )
-from engine.records.untyped_tables import UNTYPED_BACKENDS, untyped_batches
 
 if TYPE_CHECKING:
     import pandas as pd

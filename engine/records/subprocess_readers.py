@@ -33,9 +33,8 @@ import numpy as np
 from engine._format import header_name, near_matches, quote_public
 from engine.errors import DataError, LimitExceeded, SchemaError
 from engine.records.batches import Batch, check_columns, import_optional, rows_to_batches
-from engine.records.encoding import number_of, scalar, text_of
-from engine.records.identifiers import EXACT, FLOAT_LIMITS
-from engine.records.stored_dates import Clock, clock_of
+from engine.records.contribution_bounding import EXACT, FLOAT_LIMITS
+from engine.records.encoding import Clock, clock_of, number_of, scalar, text_of
 from engine.records.subprocess_worker import JSON, SHEET, TOO_LARGE
 from engine.workload import Attribute, DraftSchema, Schema
 from engine.workload.schema_draft import no_attribute

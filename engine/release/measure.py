@@ -30,7 +30,6 @@ from engine.plans import Block, Plan
 from engine.plans.blocks import is_on_curve
 from engine.progress import Progress, defer_interrupts
 from engine.records import MEMORY_LIMIT, Counts, RecordKeywords, RecordOptions
-from engine.records.fingerprint import table_digest
 from engine.release.ingest import (
     Intake,
     Measurable,
@@ -42,12 +41,12 @@ from engine.release.ingest import (
     left_out,
     maximal_sets,
     status_reporter,
+    table_digest,
 )
-from engine.release.measurement import Measurement, estimate
+from engine.release.measurement import Archive, Drawn, Measurement, estimate, write_archive
 from engine.release.noise import Entropy, fresh_seed
 from engine.release.noisy_answers import check_blocks, draw
 from engine.release.rehearsal_noise import refuse_seed, rehearsal_bits
-from engine.release.result_file import Archive, Drawn, write_archive
 from engine.residuals import Space
 
 FORMAT, REHEARSAL = "measurement/1", "rehearsal/1"

@@ -3,11 +3,16 @@
 Each column becomes an attribute whose cells contain all of its values except the missing ones, or is
 left to the user, with the reason.  There are two passes: the first summarizes the distinct values,
 the second encodes all rows with the draft.
+
+Public tables for invariants and schema drafts.
 """
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
+import itertools
 import math
 import re
 from collections import Counter
@@ -20,7 +25,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from engine._format import pluralize, quote_public
+from engine._arrays import Index
+from engine._format import csv_start, pluralize, quote_public, shortest_text
 from engine.errors import DataError, SchemaError
 from engine.records import (
     MISSING,
@@ -28,6 +34,7 @@ from engine.records import (
     Encoder,
     as_source,
     column_names,
+    count_marginals,
     days_of,
     number_of,
     read_batches,
@@ -38,6 +45,100 @@ from engine.records.subprocess_readers import DATES, column_problems
 from engine.workload import DEFAULT_MISSING_TEXTS, Attribute, DraftSchema, Schema
 from engine.workload.calendar import cell_number, read_period
 from engine.workload.schema_draft import decimal_bins, integer_range, no_attribute
+from engine.workload.schema_io import MAX_FILE
+
+PublicTable = tuple[tuple[str, ...], Index]
+
+
+def public_table(data: Any, schema: Schema) -> PublicTable:
+    """Return attributes and exact counts of a public table, for `Schema.with_facts`.
+
+    ``data`` is anything with column names that `count_marginals` accepts, such as the path of a CSV
+    file: columns of attributes, with values as in records, and one column of counts.  Cells without
+    a row have the count 0.
+
+    Raises
+    ------
+    DataError
+        There are other columns, or a value is outside the domain.
+
+    >>> import pandas as pd
+    >>> schema = Schema([Attribute.categorical("region", ["north", "south"])])
+    >>> public_table(pd.DataFrame({"region": ["south", "north"], "people": [242, 310]}), schema)[1].tolist()
+    [310, 242]
+    """
+    columns = list(column_names(data))
+    names, others = tuple(c for c in columns if c in schema), [c for c in columns if c not in schema]
+    if len(others) != 1:
+        raise DataError(
+            f"the public table has {len(columns):,} columns, of which {len(names)} are attributes of the schema; give "
+            "those of its attributes, and one of exact counts"
+        )
+    plain_schema = replace(schema, person=None, rows_per_person=None, impossible=(), invariants=())
+    return names, count_marginals(data, plain_schema, [names], count_column=others[0])[names]
+
+
+def public_tables(text: str, schema: Schema) -> list[PublicTable]:
+    """Return the public tables in a text: CSV tables with headers, separated by empty lines.
+
+    Raises
+    ------
+    DataError
+        The text is too long, or does not contain such tables.
+    """
+    if len(text) > MAX_FILE:
+        raise DataError(f"public tables of {len(text):,} characters; at most {MAX_FILE:,} are read")
+    return [
+        public_table(_columns(block), schema)
+        for block in re.split(r"\n[ \t]*\n", text.replace("\r\n", "\n").replace("\r", "\n").strip())
+        if block
+    ]
+
+
+def _columns(block: str) -> pa.Table:
+    text, delimiter = csv_start(block)
+    rows = [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
+    header = [cell.strip() for cell in rows[0]]
+    if len(set(header)) < len(header) or any(len(row) != len(header) for row in rows):
+        raise DataError(
+            f"the public table that begins with {quote_public(block.splitlines()[0])} has rows of different lengths, or a "
+            "column twice; give a header, and one field for every column"
+        )
+    columns = zip(*rows[1:], strict=True) if len(rows) > 1 else [()] * len(header)
+    return pa.table(
+        {name: pa.array([v.strip() for v in values], pa.string()) for name, values in zip(header, columns, strict=True)}
+    )
+
+
+def public_text(schema: Schema) -> str:
+    """Return the invariants of a schema as a text that `public_tables` reads."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for number, invariant in enumerate(schema.invariants):
+        if number:
+            text.write("\n")
+        counts = next(
+            name for name in itertools.accumulate(itertools.repeat("exact"), "{} {}".format) if name not in schema
+        )
+        writer.writerow([*invariant.attributes, counts])
+        cells = itertools.product(*(_values(schema[name]) for name in invariant.attributes))
+        writer.writerows([*cell, count] for cell, count in zip(cells, invariant.values, strict=True))
+    return text.getvalue()
+
+
+def _values(attribute: Attribute) -> Sequence[str]:
+    """Return one value of every cell, as in records."""
+    if attribute.labels is not None:
+        return attribute.labels
+    if attribute.edges is not None:
+        return [_written(edge, attribute) for edge in attribute.edges[:-1]]
+    return [attribute.label(i) for i in range(attribute.size)]
+
+
+def _written(number: float, attribute: Attribute) -> str:
+    """Return a number as text, with the decimal sign of the schema."""
+    return shortest_text(number).replace(".", attribute.decimal or ".")
+
 
 # Limit of distinct texts of a column.
 MAX_LABELS = 200

@@ -1,9 +1,22 @@
 """Residual spaces: decomposition, certified optimal strategies, tuned splits."""
 
-from engine.residuals.basis import FullDomain, Lift, SplitLift, basis, center, class_rows, contract, group_axes
+from engine.residuals.basis import (
+    Axes,
+    Complement,
+    FullDomain,
+    Lift,
+    Space,
+    Split,
+    SplitLift,
+    basis,
+    center,
+    class_rows,
+    contract,
+    digest,
+    group_axes,
+)
 from engine.residuals.decomposition import Factor
 from engine.residuals.dual_solver import DualProblem, Options
-from engine.residuals.split import Axes, Complement, Space, Split, digest
 from engine.residuals.strategy import Strategy
 
 __all__ = [

@@ -27,8 +27,7 @@ import numpy.typing as npt
 import scipy
 
 from engine._arrays import Array, Index, thin_svd
-from engine.residuals.basis import basis
-from engine.residuals.split import Axes, Space
+from engine.residuals.basis import Axes, Space, basis
 
 # tolerances for rows to be in the span of others, and for a matrix to be orthogonal
 SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine._arrays import Array
 from engine._threads import threads_for
-from engine.residuals.basis import Lift, SplitLift
+from engine.residuals.basis import Axes, Complement, Lift, SplitLift, digest
 from engine.residuals.decomposition import Factor
 from engine.residuals.dual_solver import (
     SYMMETRY_FROM,
@@ -22,9 +22,8 @@ from engine.residuals.dual_solver import (
     Options,
     Solution,
     Watch,
+    count_symmetries,
 )
-from engine.residuals.split import Axes, Complement, digest
-from engine.residuals.symmetry import count_symmetries
 
 # part of every key: raise it when equal searches may have other weights
 FORMAT = "search/2"

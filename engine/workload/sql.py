@@ -33,9 +33,8 @@ from engine.errors import EngineError, WorkloadError
 from engine.workload import conditions
 from engine.workload.attribute import Attribute
 from engine.workload.conditions import Condition, Inside
-from engine.workload.date_conditions import compared_dates, cut_text
 from engine.workload.families import Custom, Family
-from engine.workload.predicates import evaluate, word
+from engine.workload.predicates import compared_dates, cut_text, evaluate, word
 from engine.workload.schema import Schema
 from engine.workload.workload import Group, Workload, make_group
 

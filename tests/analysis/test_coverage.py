@@ -8,7 +8,7 @@ import pytest
 
 from demo_data.make_synthetic import synthetic
 from engine.analysis.ad_hoc_queries import add_truth
-from engine.analysis.coverage import coverage_check
+from engine.analysis.error_distribution import coverage_check
 from engine.errors import Cancelled, PlanError
 from engine.mechanisms import plan
 from engine.privacy import Budget

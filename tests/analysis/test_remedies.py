@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from engine.analysis import forecast_added
-from engine.analysis.planning_advice import REMEDIES, costly_groups
-from engine.analysis.what_if import Request
+from engine.analysis.what_if import REMEDIES, Request, costly_groups
 from engine.errors import NotApplicable
 from engine.mechanisms import forecast, plan
 from engine.privacy import Budget

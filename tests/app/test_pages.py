@@ -9,7 +9,7 @@ from streamlit.runtime.pages_manager import PagesManager
 
 from engine._format import format_number
 from engine.privacy import Budget
-from engine.privacy.gaussian import mu_of_guess
+from engine.privacy.budget import mu_of_guess
 from engine.workload import Workload
 from pages.parts.shell import frame, link
 from pages.parts.shell.state import Studio

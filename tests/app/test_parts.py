@@ -15,8 +15,7 @@ from engine.errors import PlanError, SchemaError, WorkloadError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
-from engine.workload.families import Random
-from engine.workload.matrix_io import read_matrix
+from engine.workload.families import Random, read_matrix
 from pages.parts.shell import code, link, show
 from pages.parts.shell.state import History, Studio, fitted, renamed
 from pages.parts.shell.words import plain

@@ -21,7 +21,7 @@ from engine.cli.main import main
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan
 from engine.postprocess import publication_weights as aim
-from engine.postprocess import simulation as rehearsed
+from engine.postprocess import publication_weights as rehearsed
 from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload

@@ -22,9 +22,8 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import count_marginals
-from engine.records.fingerprint import fingerprint
 from engine.release import measure
-from engine.release.ingest import maximal_sets
+from engine.release.ingest import fingerprint, maximal_sets
 from engine.release.measure import is_unfinished, load_measurement
 from engine.workload import Attribute, Schema, Workload
 from tests.waiting import CEILING

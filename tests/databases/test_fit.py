@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import Cancelled
 from engine.records import count_marginals
-from engine.release.schema_report import FEW, HELD, LETTERS, ColumnFit, records_fit
+from engine.release.ingest import FEW, HELD, LETTERS, ColumnFit, records_fit
 from engine.workload import Attribute, Schema
 from tests.databases.samples import ATTRIBUTES, ROWS, VALUES
 

@@ -29,7 +29,7 @@ def test_import_engine_loads_no_slow_packages(module: str, expected: set[str]) -
     code = f"import sys, {module}; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = set(run.stdout.split())
-    assert {"engine.records.weighted_rows", module} <= loaded
+    assert {"engine.records.marginals", module} <= loaded
     assert loaded & DEFERRED == expected
 
 

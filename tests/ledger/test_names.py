@@ -6,8 +6,7 @@ import pytest
 
 from engine.errors import LedgerError
 from engine.ledger import Ledger
-from engine.ledger.confusable import INVISIBLE, looks_like
-from engine.ledger.ledger import ConfusableName
+from engine.ledger.ledger import INVISIBLE, ConfusableName, looks_like
 from engine.privacy import Budget
 from tests.ledger.helpers import spend
 

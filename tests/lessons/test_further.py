@@ -41,7 +41,7 @@ from engine.lessons.examples import (
     rows_in_all,
     spread_of_answers,
 )
-from engine.lessons.handout import handout_html
+from engine.lessons.figures import handout_html
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload

@@ -11,8 +11,7 @@ from engine.errors import Cancelled
 from engine.mechanisms import plan
 from engine.mechanisms.registry import MECHANISMS
 from engine.privacy import Budget
-from engine.residuals.decomposition import decompose
-from engine.residuals.kronecker_sums import merge_terms
+from engine.residuals.decomposition import decompose, merge_terms
 from engine.workload import Workload
 from tests import oracles, shapes
 from tests.mechanisms.checks import (

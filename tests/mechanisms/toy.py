@@ -12,8 +12,7 @@ from engine.mechanisms.base import Mechanism, check_request
 from engine.plans import Plan
 from engine.plans.blocks import calibrate
 from engine.residuals import Strategy
-from engine.residuals.decomposition import decompose
-from engine.residuals.kronecker_sums import assemble, merge_terms
+from engine.residuals.decomposition import assemble, decompose, merge_terms
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from engine.mechanisms.querysmasher import QuerySmasher
 from engine.plans.objectives import Objective, symmetry
 from engine.plans.variance import footprint
 from engine.residuals import Split
+from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import decompose
-from engine.residuals.split import UNIFORM
 from engine.workload import Custom, Width, Workload
 from tests import oracles, shapes
 from tests.pairs import pairwise

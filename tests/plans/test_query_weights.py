@@ -14,7 +14,7 @@ from engine.mechanisms import reweighting as reweighted
 from engine.mechanisms.reweighting import POWER, PointWeights
 from engine.plans.objectives import Emphasis, Objective, footprints, symmetry
 from engine.plans.variance import VarianceBuilder
-from engine.residuals.split import UNIFORM
+from engine.residuals.basis import UNIFORM
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles, shapes
 from tests.plans.goals import GOALS, ONE, SLACK, made, value_of

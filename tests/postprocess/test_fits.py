@@ -9,10 +9,16 @@ import pytest
 
 from engine.postprocess import nonnegative_projection as joint
 from engine.postprocess import shrinkage as shrunk
-from engine.postprocess.contrasts import assemble_table, contrast
 from engine.postprocess.nonnegative_projection import project_nonnegative
 from engine.postprocess.partial_pooling import better_pairs, on_simplex, single_tables
-from engine.postprocess.residual_estimates import Evidence, MeasuredProjection, ResidualEstimate, evidence
+from engine.postprocess.residual_estimates import (
+    Evidence,
+    MeasuredProjection,
+    ResidualEstimate,
+    assemble_table,
+    contrast,
+    evidence,
+)
 from engine.postprocess.shrinkage import shrink_table, shrunk_total
 from engine.privacy import Budget
 from engine.workload import Workload

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from engine.mechanisms import plan
-from engine.postprocess.contrasts import assemble_table
 from engine.postprocess.nonnegative_projection import zero_impossible_cells
+from engine.postprocess.residual_estimates import assemble_table
 from engine.postprocess.synthetic_records import impute_records
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget

@@ -11,7 +11,7 @@ import pytest
 from engine.errors import Cancelled, NotApplicable, PlanError
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import publication_weights as aim
-from engine.postprocess import simulation as rehearsed
+from engine.postprocess import publication_weights as rehearsed
 from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget

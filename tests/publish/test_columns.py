@@ -22,12 +22,11 @@ from engine.mechanisms import plan
 from engine.postprocess import publish, uncertainty
 from engine.privacy import Budget
 from engine.publish import write_answers
-from engine.publish.columns import added_columns, is_added
-from engine.publish.export_tables import SCHEMA as PUBLISHED
-from engine.publish.export_tables import write_published, write_records
-from engine.publish.output_path import check_target
+from engine.publish.output_path import added_columns, check_target, is_added
 from engine.publish.release_package import write_package
-from engine.publish.report import SCHEMA as ANSWERS
+from engine.publish.report import TABLE_SCHEMA as ANSWERS
+from engine.publish.report import TABLE_SCHEMA as PUBLISHED
+from engine.publish.report import write_published, write_records
 from engine.publish.tables_package import COLUMNS, SHOWN, write_tables, write_workbook
 from engine.publish.verify import verify_package
 from engine.release import measure

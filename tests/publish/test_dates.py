@@ -12,8 +12,8 @@ import pytest
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.publish import write_answers
-from engine.publish.export_tables import write_published, write_records
 from engine.publish.release_package import write_package
+from engine.publish.report import write_published, write_records
 from engine.publish.tables_package import write_tables, write_workbook
 from engine.publish.verify import verify_package
 from engine.release import measure

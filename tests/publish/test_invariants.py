@@ -15,12 +15,11 @@ from engine.cli.main import main
 from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.postprocess import publish
-from engine.postprocess.contrasts import assemble_table
+from engine.postprocess.residual_estimates import assemble_table
 from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
-from engine.publish.export_r import is_open
 from engine.publish.release_package import write_package
-from engine.publish.tables_package import write_tables
+from engine.publish.tables_package import is_open, write_tables
 from engine.publish.verify import verify_package
 from engine.release.measure import read_plan
 from engine.workload import Attribute, Schema, Workload

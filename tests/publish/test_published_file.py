@@ -12,8 +12,8 @@ from engine.postprocess import QualityRule, publish
 from engine.postprocess.published_tables import publish_forecast
 from engine.postprocess.utility_checks import AcceptanceRule, acceptance
 from engine.privacy import Budget
-from engine.publish import export_tables as published_file
-from engine.publish.export_tables import read_published, write_published, write_records
+from engine.publish import report as published_file
+from engine.publish.report import read_published, write_published, write_records
 from engine.workload import Attribute, Schema, Workload
 from tests.publish.measured import SCHEMA, measured_on
 

@@ -19,8 +19,8 @@ from engine.errors import LimitExceeded, PlanError
 from engine.ledger import Ledger
 from engine.postprocess import QualityRule
 from engine.privacy import Budget
-from engine.publish import export_r as linear_form
 from engine.publish import tables_package
+from engine.publish import tables_package as linear_form
 from engine.publish import verify as verify_tables
 from engine.publish.tables_package import write_tables
 from engine.publish.verify import verify_package

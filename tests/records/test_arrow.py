@@ -38,9 +38,9 @@ def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkey
     with pa.ipc.new_file(place, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     schema = Schema([Attribute.of_size("code", 5)])
-    monkeypatch.setattr("engine.records.compression.UNFOLDED_BYTES", 4 * long)
+    monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 4 * long)
     assert count_marginals(place, schema, [("code",)]).records == 1
-    monkeypatch.setattr("engine.records.compression.UNFOLDED_BYTES", 2 * long)
+    monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 2 * long)
     with pytest.raises(LimitExceeded, match="with its dictionaries"):
         count_marginals(place, schema, [("code",)])
 
@@ -60,7 +60,7 @@ def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
         writer.write_table(table)
     schema = Schema([Attribute.of_size("code", 5)])
     assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
-    monkeypatch.setattr("engine.records.compression.UNFOLDED_BYTES", 8 * small - 1)
+    monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 8 * small - 1)
     if packing is None:
         assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
         return

@@ -20,9 +20,8 @@ import xlsxwriter
 
 from engine.errors import DataError
 from engine.records import MISSING, OUTSIDE, Encoder, count_marginals
-from engine.records.encoding import FRACTION, NOT_DATE, NOT_NUMBER, UNSUPPORTED
-from engine.records.stored_dates import clock_of
-from engine.release.schema_report import records_fit
+from engine.records.encoding import FRACTION, NOT_DATE, NOT_NUMBER, UNSUPPORTED, clock_of
+from engine.release.ingest import records_fit
 from engine.workload import Attribute, Schema
 
 pytestmark = pytest.mark.usefixtures("in_process_readers")

@@ -13,7 +13,7 @@ import pytest
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import Encoder, count_marginals
-from engine.records.value_hints import PHRASES, Hints, refusal_reasons
+from engine.records.encoding import PHRASES, Hints, refusal_reasons
 from engine.release.ingest import check_records
 from engine.workload import Attribute, Schema, Workload
 

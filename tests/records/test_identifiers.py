@@ -23,7 +23,7 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.records import count_marginals
-from engine.records.identifiers import identities
+from engine.records.contribution_bounding import identities
 from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
 from tests.replay.campaign import cost, released, silent

@@ -17,7 +17,7 @@ import pytest
 from engine.errors import DataError
 from engine.records import count_marginals
 from engine.records.csv_reader import TextFile
-from engine.release.schema_report import records_fit
+from engine.release.ingest import records_fit
 from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 

@@ -13,11 +13,10 @@ from engine.errors import DataError
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.records import count_marginals, readers
-from engine.records.untyped_tables import untyped_batches
+from engine.records.database import untyped_batches
 from engine.release import measure
-from engine.release.ingest import check_records
+from engine.release.ingest import check_records, records_fit
 from engine.release.public_draft import draft_of_public
-from engine.release.schema_report import records_fit
 from engine.workload import Attribute, Schema, Workload
 
 SECRET = "private-value"

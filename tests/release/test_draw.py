@@ -22,9 +22,8 @@ from engine.privacy import Budget
 from engine.records import Counts, count_marginals
 from engine.release import measure
 from engine.release import noisy_answers as grid
-from engine.release.measurement import estimate
+from engine.release.measurement import estimate, write_archive
 from engine.release.noisy_answers import draw
-from engine.release.result_file import write_archive
 from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size(name, 3) for name in "abcd"])  # many blocks of one shape

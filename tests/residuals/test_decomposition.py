@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.residuals import Split, basis, class_rows
-from engine.residuals.decomposition import decompose
-from engine.residuals.kronecker_sums import assemble, axis_partition, merge_terms
+from engine.residuals.decomposition import assemble, axis_partition, decompose, merge_terms
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from tests import oracles, shapes
 from tests.shapes import SHAPES

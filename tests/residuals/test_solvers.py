@@ -10,9 +10,8 @@ import pytest
 
 import engine.residuals.dual_solver as solvers
 from engine.residuals import DualProblem, Factor, Lift, Options, basis
-from engine.residuals.decomposition import decompose
+from engine.residuals.decomposition import assemble, decompose, merge_terms
 from engine.residuals.dual_solver import FixedBasisProblem, FourierProblem
-from engine.residuals.kronecker_sums import assemble, merge_terms
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Circular, Marginal, Workload
 from engine.workload.families import Prefix

@@ -12,8 +12,8 @@ from engine.mechanisms.residual_base import ResidualMechanism
 from engine.privacy import Budget
 from engine.release import measure
 from engine.residuals import Options, Split
+from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import decompose
-from engine.residuals.split import UNIFORM
 from engine.residuals.subworkload_solver import SubworkloadSolver
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles

@@ -10,7 +10,7 @@ import scipy.optimize
 
 from engine.errors import DataError, SchemaError
 from engine.privacy import Budget
-from engine.release.invariant_tables import public_table, public_tables, public_text
+from engine.release.public_draft import public_table, public_tables, public_text
 from engine.workload import Attribute, Schema
 
 SCHEMA = Schema(

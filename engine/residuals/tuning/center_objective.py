@@ -5,12 +5,15 @@ see `centers`. Residual spaces that are equal up to attribute names form one cla
 The Gram of a class is a formula in scalars (from attributes of a part outside the space, quadratic
 in the centers) and factors (from attributes inside); derivatives are collected in reverse mode
 through optimal values, factors and scalars.
+
+Time limits of split tuning.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -20,15 +23,80 @@ import numpy as np
 from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.progress import Listener
-from engine.residuals.basis import FullDomain, Lift, basis, center, class_rows, contract, group_axes
-from engine.residuals.decomposition import NEGLIGIBLE, Factor, GroupContribution, queried_spaces
+from engine.residuals.basis import Axes, FullDomain, Lift, Role, basis, center, class_rows, contract, group_axes
+from engine.residuals.decomposition import (
+    NEGLIGIBLE,
+    Factor,
+    GroupContribution,
+    add_factors,
+    assemble,
+    part_rows,
+    queried_spaces,
+    rows_bytes,
+)
 from engine.residuals.dual_solver import DualProblem, Options
-from engine.residuals.kronecker_sums import add_factors, assemble, part_rows, rows_bytes
-from engine.residuals.split import Axes, Role
 from engine.residuals.strategy_search import dense_bytes, step_seconds
-from engine.residuals.tuning.limits import Allowance
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
+
+MEMORY, TIME, WORK = "memory", "time", "work"
+# expected seconds of one step at most, without a time limit
+SLOWEST = 0.25
+# steps that must fit into the remaining time for a search to start
+MIN_STEPS = 10
+
+
+@dataclass(kw_only=True)
+class Allowance:
+    """Limits of memory and time of a search.
+
+    Attributes
+    ----------
+    memory : bytes at most.
+    deadline : time limit on the monotonic clock.
+    stopped : the limits that were exceeded.
+    """
+
+    memory: float = math.inf
+    deadline: float = math.inf
+    stopped: set[str] = field(default_factory=set)
+
+    def fits(self, needed: int) -> bool:
+        """Return whether so many bytes are within the limit; record the limit if exceeded."""
+        if needed > self.memory:
+            self.stopped.add(MEMORY)
+        return needed <= self.memory
+
+    def worth(self, seconds: float) -> bool:
+        """Return whether enough steps of this duration fit into the remaining time.
+
+        Record the limit if not.
+        """
+        return self.lasts(MIN_STEPS * seconds)
+
+    def bearable(self, seconds: float) -> bool:
+        """Return whether steps of this duration are acceptable without a time limit.
+
+        Record the limit if not.
+        """
+        if math.isinf(self.deadline) and seconds > SLOWEST:
+            self.stopped.add(WORK)
+            return False
+        return True
+
+    def lasts(self, seconds: float) -> bool:
+        """Return whether so much time remains; record the limit if not."""
+        if math.isinf(self.deadline) or seconds <= self.deadline - time.monotonic():
+            return True
+        self.stopped.add(TIME)
+        return False
+
+    def check(self) -> None:
+        """Raise TimeoutError after the deadline."""
+        if time.monotonic() > self.deadline:
+            self.stopped.add(TIME)
+            raise TimeoutError
+
 
 if TYPE_CHECKING:
     pass

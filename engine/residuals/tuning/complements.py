@@ -46,12 +46,10 @@ import numpy as np
 from engine._arrays import Array, thin_svd
 from engine._threads import threads_for
 from engine.progress import Listener
-from engine.residuals.basis import Lift, basis, class_rows
-from engine.residuals.decomposition import NEGLIGIBLE
-from engine.residuals.kronecker_sums import product_rows, reduce_rows, rows_bytes
-from engine.residuals.split import Complement, Space, swap_pair
+from engine.residuals.basis import Complement, Lift, Space, basis, class_rows, swap_pair
+from engine.residuals.decomposition import NEGLIGIBLE, product_rows, reduce_rows, rows_bytes
 from engine.residuals.strategy_search import step_seconds
-from engine.residuals.tuning.limits import Allowance
+from engine.residuals.tuning.center_objective import Allowance
 from engine.workload import Group, Workload
 
 # initial strategies raise roots of the Gram's eigenvalues to this share of the largest

@@ -2,25 +2,60 @@
 
 An equal workload in the same process gets the cached split.  For all others cached numbers are
 initial values: the result is compared with the published split and is never worse.
+
+Tuned centers by gradient search, or by iteration for separable workloads.
+
+The vectors pi_i split a query between a residual space and the smaller spaces.
+
+For any pi_i with sum 1 the identity I = P_i + pi_i 1^T, P_i = I - pi_i 1^T, splits every query
+exactly.  The rows of P_i span the vectors orthogonal to pi_i, whatever pi_i is, so the spaces stay
+linearly independent: each piece has an unbiased estimate from its space's noisy answers, and so has
+the sum of the pieces.  A record moves a block by at most its largest column norm, and blocks have
+independent noise: the privacy cost is the sum of the blocks' costs, and by Cauchy and Schwarz the
+optimal shares of the budget have the same closed form.  Only the value changes:
+
+    S(pi) = sum over B of sqrt(L_B(pi)),   RMSE proportional to S.
+
+pi_i = 1 / n_i is the published choice.  Here S is minimised: first along a family with one scalar
+c, pi_i in proportion to V_i^-1 1 with V_i optimal for G_i + c 1 1^T (for a workload on one
+attribute some c gives the best matrix mechanism), then by L-BFGS on all centers with the gradient
+of the envelope theorem.  The initial centers stay where nothing is better, so a tuned plan is never
+worse than a uniform one.
+
+That c exists: let V be the optimal privacy cost matrix on the cells of one attribute, c = 1 / (1^T
+V^-1 1) and pi = c V^-1 1.  Then V pi = c 1 and pi^T V pi = c, so P^T V P = V - c 1 1^T: the total
+at precision c and the block P^T V P have exactly the privacy cost matrix V, and mechanisms with
+equal privacy cost matrices have the same accuracy.
+
+A workload is separable here if each attribute occurs with one family only, in products with those
+of other attributes. Then every space has one term, a product of L of its attributes (inside) and a
+sum of products of totals (outside), and S follows from a few numbers per attribute, whatever the
+number of spaces.  The family above contains the best centers, and c follows from the derivatives of
+S: a few rounds of a fixed-point iteration (`CenterBalance`) replace the search.
+
+Attributes of the same role in the workload share a center.  Where the Gram of an attribute is
+invariant under a cyclic shift of its cells (marginals, circular ranges, totals), the uniform center
+is optimal by symmetry and is not tuned.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
-from engine._arrays import Array
+from engine._arrays import Array, Index
 from engine.progress import Listener
+from engine.residuals.basis import UNIFORM, Role, Split, basis
 from engine.residuals.cache import SolveCache
 from engine.residuals.decomposition import Factor, Subworkload
-from engine.residuals.split import UNIFORM, Split
+from engine.residuals.dual_solver import Options
 from engine.residuals.strategy_search import eigen_seconds, step_seconds
-from engine.residuals.tuning.center_objective import too_slow
-from engine.residuals.tuning.centers import tuned_centers
+from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation, too_slow
 from engine.residuals.tuning.complements import (
     ComplementProblem,
     affordable,
@@ -31,8 +66,238 @@ from engine.residuals.tuning.complements import (
     split_of,
     tuned_complements,
 )
-from engine.residuals.tuning.limits import Allowance
 from engine.workload import Workload
+
+
+class CenterBalance:
+    """S of a separable workload, and the best center of every role given the others.
+
+    Parameters
+    ----------
+    problem : its classes of spaces have one term each.
+    alone : for every tuned role the numbers of its pieces inside and outside, from `separable_pieces`.
+    """
+
+    def __init__(self, problem: CenterProblem, alone: Mapping[Role, tuple[int, int]]) -> None:
+        self.problem, self.alone = problem, alone
+        terms = [(k, *term) for k, kind in enumerate(problem.kinds) for term in kind.terms.items()]
+        sums = [(k, numbers, weight) for k, _, monomials in terms for numbers, weight in monomials.items()]
+        padding = len(problem.pieces)  # index of a padding entry with value 1
+        self._inside = _padded([[number for _, number in factors] for _, factors, _ in terms], padding)
+        self._outside = _padded([numbers for _, numbers, _ in sums], padding)
+        self._kind = np.array([k for k, *_ in sums], dtype=np.int64)
+        self._weights = np.array([weight for *_, weight in sums])
+        self._counts = np.array([kind.count for kind in problem.kinds], dtype=float)
+        # L of the pieces whose centers are not tuned
+        self._fixed_values: dict[int, float] = {}
+
+    def offsets(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, float]]:
+        """Return S, and for every role the c whose `whole_center` is optimal.
+
+        All other centers are fixed.
+
+        ``centers`` have shape (n,) each.
+
+        Notes
+        -----
+        With L of the attribute's piece inside and s of its total, S changes by a dL + b ds.  The
+        center of the optimal strategy on all cells for G + c 1 1^T minimises sqrt(L) + sqrt(s + c),
+        and therefore a L + b s where b / a = sqrt(L / (s + c)).
+        """
+        state = Evaluation(problem=self.problem, centers=centers)
+        padding = len(self.problem.pieces)
+        values, scalars = np.ones(padding + 1), np.ones(padding + 1)
+        for number in np.unique(self._inside[self._inside < padding]).tolist():
+            values[number] = self._value(state, number)
+        for number in np.unique(self._outside[self._outside < padding]).tolist():
+            scalars[number] = state.scalar(number)
+        inside, outside = values[self._inside], scalars[self._outside]
+        product = inside.prod(axis=1)
+        total = np.bincount(self._kind, self._weights * outside.prod(axis=1), len(product))
+        roots = np.sqrt(product * total)
+        outer = np.divide(0.5 * self._counts, roots, out=np.zeros_like(roots), where=roots > 0.0)
+        by_value = _sums_by_piece(self._inside, (outer * total)[:, None] * _products_of_others(inside), padding)
+        by_scalar = _sums_by_piece(
+            self._outside,
+            ((outer * product)[self._kind] * self._weights)[:, None] * _products_of_others(outside),
+            padding,
+        )
+        out = {}
+        for role, (inside_piece, outside_piece) in self.alone.items():
+            a, b = float(by_value[inside_piece]), float(by_scalar[outside_piece])
+            if a > 0.0 and b > 0.0:
+                out[role] = float(values[inside_piece]) * (a / b) ** 2 - float(scalars[outside_piece])
+        return float(self._counts @ roots), out
+
+    def _value(self, state: Evaluation, number: int) -> float:
+        if number in self._fixed_values:
+            return self._fixed_values[number]
+        value = state.alone(number)[0] if state.asks(number) else 0.0
+        if not set(self.problem.pieces[number].roles) & set(self.alone):
+            self._fixed_values[number] = value
+        return value
+
+
+def separable_pieces(problem: CenterProblem) -> dict[Role, tuple[int, int]]:
+    """Return the pieces inside and outside of every tuned role, if the workload is separable.
+
+    Otherwise the result is empty.
+
+    The workload is separable if every tuned role has one family, in product groups only, and every
+    space has one term.
+    """
+    if any(len(kind.terms) > 1 for kind in problem.kinds):
+        return {}
+    places: dict[Role, list[int]] = {role: [] for role in problem.tuned}
+    for number, piece in enumerate(problem.pieces):
+        for role in piece.roles:
+            places.get(role, []).append(number)
+    out = {}
+    for role, numbers in places.items():
+        if len(numbers) != 2 or any(len(problem.pieces[k].roles) > 1 for k in numbers):
+            return {}
+        out[role] = (numbers[0], numbers[1]) if problem.pieces[numbers[0]].inside else (numbers[1], numbers[0])
+    return out
+
+
+def _padded(rows: Sequence[Sequence[int]], filling: int) -> Index:
+    """Return rows of numbers as an array, shape (rows, longest), with short rows padded."""
+    longest = max(map(len, rows), default=0)
+    out = np.full((len(rows), longest), filling, dtype=np.int64)
+    for padded_row, row in zip(out, rows, strict=True):
+        padded_row[: len(row)] = row
+    return out
+
+
+def _products_of_others(values: Array) -> Array:
+    """Return for every entry the product of the other entries in its row."""
+    columns = range(values.shape[1])
+    return np.column_stack([np.delete(values, k, axis=1).prod(axis=1) for k in columns]) if columns else values
+
+
+def _sums_by_piece(numbers: Index, shares: Array, padding: int) -> Array:
+    """Return the sum of the shares of every piece, shape (pieces + 1,).
+
+    Shares have the shape of the numbers.
+    """
+    return np.bincount(numbers.ravel(), shares.ravel(), padding + 1).astype(float)
+
+
+# inner solver of the gradient search and of the fixed-point iteration
+FINE_OPTIONS = Options(gap=2e-6, evaluations=200)
+BALANCE_OPTIONS = Options(gap=1e-5, evaluations=100)
+# iterations and evaluations of L-BFGS at most
+STEPS = 60
+MAX_BALANCE_ROUNDS = 12
+# predicted gain of a round, as a share of S, below which the iteration ends
+MIN_RELATIVE_GAIN = 1e-6
+# values of c to start from
+SCALARS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
+
+
+def tuned_centers(
+    workload: Workload,
+    watch: Listener,
+    start: Mapping[str, Array] | None = None,
+    allowance: Allowance | None = None,
+) -> dict[str, Array]:
+    """Return centers, shape (n_i,), by attribute, that lower S.
+
+    Attributes with uniform centers are absent.
+
+    ``start`` holds centers of a similar workload; the search starts from them if they are better
+    than uniform ones.
+
+    Guarantee: S at the result is at most S at uniform centers, up to the gap of the inner solver,
+    over the groups that fit into the allowance.  At the time limit the best centers so far are
+    returned.
+    """
+    problem = CenterProblem(workload, watch, allowance)
+    if not problem.tuned or any(g.query_weights is not None for g in workload.groups):
+        return {}
+    search = _Search(problem)
+    with contextlib.suppress(TimeoutError):
+        search.run({role: start[name] for name, role in problem.roles.items() if start and name in start})
+    return {name: search.best[role] for name, role in problem.roles.items() if role in search.best}
+
+
+class _Search:
+    """Search for centers that stores the best ones evaluated."""
+
+    def __init__(self, problem: CenterProblem) -> None:
+        self.problem = problem
+        self.best: dict[Role, Array] = {}
+        self.lowest, self.done = math.inf, 0
+
+    def evaluate(self, centers: dict[Role, Array]) -> tuple[float, dict[Role, Array]]:
+        """Return S and its derivatives."""
+        S, by_role = self.problem.evaluate(centers)
+        if self.lowest > S:
+            self.lowest, self.best = S, centers
+        return S, by_role
+
+    def run(self, initial: Mapping[Role, Array]) -> None:
+        """Evaluate initial centers and the family of one scalar, and descend from the best."""
+        start = {role: pi for role, pi in initial.items() if role in self.problem.tuned}
+        if pieces := separable_pieces(self.problem):
+            self._balance(CenterBalance(self.problem, pieces), start)
+            return
+        uniform, _ = self.evaluate({})
+        if not uniform > 0.0:
+            return
+        if not (start and self.evaluate(start)[0] < uniform):
+            for c in SCALARS:
+                self.evaluate({role: self.problem.one_scalar(role, c) for role in self.problem.tuned})
+                self.problem.watch(0.1, f"Tuning centers with c = {c:g}")
+        # values of the coarse inner solver are not comparable with those of the fine one
+        self.problem.options, self.lowest = FINE_OPTIONS, math.inf
+        self._descend(self.best)
+
+    def _balance(self, balance: CenterBalance, start: dict[Role, Array]) -> None:
+        """Replace every center by the optimal one given the others, until S no longer decreases."""
+        self.problem.options, self.lowest = BALANCE_OPTIONS, math.inf
+        centers, previous_gain = start, math.inf
+        for step in range(MAX_BALANCE_ROUNDS):
+            S, offsets = balance.offsets(centers)
+            gain = self.lowest - S
+            if gain > 0.0:
+                self.lowest, self.best = S, centers
+            # gains shrink by about the same factor every round, which predicts the gain of the next
+            # round
+            shrinks = min(1.0, gain / previous_gain) if math.isfinite(previous_gain) else 1.0
+            if gain * shrinks < MIN_RELATIVE_GAIN * S or not offsets:
+                return
+            previous_gain = gain
+            self.problem.watch(0.1 + 0.9 * step / MAX_BALANCE_ROUNDS, f"Balancing centers, round {step + 1}")
+            updated = {
+                role: self.problem.optimal_center(role, balance.alone[role][0], c) for role, c in offsets.items()
+            }
+            centers = {**centers, **{role: pi for role, pi in updated.items() if np.isfinite(pi).all()}}
+
+    def _descend(self, start: Mapping[Role, Array]) -> None:
+        """Minimise S by L-BFGS."""
+        import scipy.optimize
+
+        sizes = [self.problem.sizes[r] for r in self.problem.tuned]
+        cuts = np.cumsum([n - 1 for n in sizes])[:-1]
+
+        def log_value(x: Array) -> tuple[float, Array]:
+            blocks = zip(self.problem.tuned, sizes, np.split(x, cuts), strict=True)
+            S, by_role = self.evaluate({r: 1.0 / n + basis(n) @ part for r, n, part in blocks})
+            self.done += 1
+            self.problem.watch(0.1 + 0.9 * min(1.0, self.done / STEPS), f"Tuning centers, step {self.done}")
+            gradients = [by_role.get(r, np.zeros(n - 1)) for r, n in zip(self.problem.tuned, sizes, strict=True)]
+            return math.log(S), np.concatenate(gradients) / S
+
+        first = [basis(n).T @ start.get(r, np.full(n, 1.0 / n)) for r, n in zip(self.problem.tuned, sizes, strict=True)]
+        scipy.optimize.minimize(
+            log_value,
+            np.concatenate(first),
+            jac=True,
+            method="L-BFGS-B",
+            options={"maxiter": STEPS, "maxfun": STEPS, "ftol": 1e-7, "gtol": 0.0},
+        )
+
 
 # part of every key
 FORMAT = "split/2"
@@ -74,7 +339,7 @@ class SplitMemory:
         return _key("exact", self.similar, [(g.attributes, g.key, g.weight) for g in self.workload.groups])
 
     def centers(self, watch: Listener) -> Split:
-        """Return the split of tuned centers; see `engine.residuals.tuning.centers`."""
+        """Return the split of tuned centers; see `engine.residuals.tuning.tune`."""
         if cyclic(self.workload):
             return UNIFORM  # hashing a hundred thousand groups for the cache takes longer than planning
         cuts = np.cumsum(self.sizes)

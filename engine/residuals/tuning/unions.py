@@ -25,10 +25,8 @@ from typing import Any
 import numpy as np
 
 from engine._arrays import Array
-from engine.residuals.basis import pieces, positions
-from engine.residuals.decomposition import Decomposition, Factor, Subworkload, Term
-from engine.residuals.kronecker_sums import part_rows, reduce_rows, rows_bytes
-from engine.residuals.split import Axes, Complement, Space, Split
+from engine.residuals.basis import Axes, Complement, Space, Split, pieces, positions
+from engine.residuals.decomposition import Decomposition, Factor, Subworkload, Term, part_rows, reduce_rows, rows_bytes
 from engine.residuals.strategy_search import PRODUCTS, dense_bytes
 from engine.residuals.tuning.complements import cyclic
 from engine.workload import Group, Part, Workload, joint_part

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import streamlit as st
 
 from engine._format import format_number
-from engine.analysis.planning_advice import REMEDIES, costly_groups
-from engine.analysis.what_if import ChangedRequest
+from engine.analysis.what_if import REMEDIES, ChangedRequest, costly_groups
 from engine.errors import NotApplicable
 from engine.mechanisms import forecast
 from engine.mechanisms.base import Forecast

@@ -14,8 +14,7 @@ from engine.errors import LimitExceeded
 from engine.ledger import Ledger
 from engine.mechanisms import load_plan, plan
 from engine.postprocess import QualityRule, acceptance, publish, uncertainty
-from engine.postprocess.publication_weights import weighed_for_publishing
-from engine.postprocess.simulation import published_errors
+from engine.postprocess.publication_weights import published_errors, weighed_for_publishing
 from engine.privacy import Budget
 from engine.publish import write_published, write_records, write_tables, write_workbook
 from engine.release import Measurement, load_measurement

@@ -9,7 +9,7 @@ from typing import Any
 from demo_data.make_synthetic import synthetic
 from engine.analysis import ROWS, comparison, mechanism_bound
 from engine.analysis.compare import Comparison
-from engine.analysis.coverage import Coverage, coverage_check
+from engine.analysis.error_distribution import Coverage, coverage_check
 from engine.analysis.error_targets import MechanismBound, fit_targets
 from engine.analysis.what_if import Request
 from engine.common_mechanism import CommonPlan, stepwise
@@ -20,9 +20,8 @@ from engine.privacy import Budget
 from engine.publish import write_answers, write_package
 from engine.publish.output_path import new_file
 from engine.release import Intake, load_measurement, measure
-from engine.release.ingest import check_records
+from engine.release.ingest import ColumnFit, check_records, records_fit
 from engine.release.measure import compare_records, load_rehearsal, save_rehearsal
-from engine.release.schema_report import ColumnFit, records_fit
 from engine.workload import Workload
 from pages.parts.jobs.sources import opened
 

@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from engine.errors import EngineError
-from engine.lessons.handout import handout_html
+from engine.lessons.figures import handout_html
 from pages.parts.jobs import plans
 from pages.parts.lessons import address, quiz
 from pages.parts.lessons.lesson import Lesson, Shown

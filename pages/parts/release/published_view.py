@@ -11,7 +11,7 @@ import streamlit as st
 from engine import figures
 from engine.errors import EngineError
 from engine.postprocess.published_tables import FITS, publish_forecast
-from engine.publish.export_tables import read_published
+from engine.publish.report import read_published
 from engine.release import Measurement
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view

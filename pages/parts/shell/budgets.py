@@ -10,8 +10,7 @@ import streamlit as st
 
 from engine._format import cost, pluralize
 from engine.privacy import Budget
-from engine.privacy.budget import delta_text
-from engine.privacy.gaussian import mu_of_guess
+from engine.privacy.budget import delta_text, mu_of_guess
 from pages.parts.shell import state
 from pages.parts.shell.words import kept_for
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from engine.records.subprocess_readers import SHEET_ENDINGS
-from engine.release.invariant_tables import public_tables, public_text
+from engine.release.public_draft import public_tables, public_text
 from engine.workload import Schema
 from engine.workload.schema_io import decoded_text
 from pages.parts.shell import state

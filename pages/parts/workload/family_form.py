@@ -9,8 +9,7 @@ import streamlit as st
 
 from engine.errors import WorkloadError
 from engine.workload import Custom, Family, Width
-from engine.workload.families import FAMILIES, Random
-from engine.workload.matrix_io import read_matrix
+from engine.workload.families import FAMILIES, Random, read_matrix
 from engine.workload.schema_io import MAX_FILE
 from pages.parts.workload.schema_table import text_lines
 

@@ -14,7 +14,7 @@ from engine.analysis.error_targets import budget_for, share_within
 from engine.analysis.relative_error import quality_text
 from engine.mechanisms import plan
 from engine.postprocess import publication_weights as aim
-from engine.postprocess import simulation as rehearsed
+from engine.postprocess import publication_weights as rehearsed
 from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.privacy import Budget
 from engine.workload import Schema, Workload

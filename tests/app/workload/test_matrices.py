@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.errors import WorkloadError
-from engine.workload.matrix_io import read_matrix
+from engine.workload.families import read_matrix
 from tests.app.session import with_plan
 from tests.app.workload.given import on_workload
 

@@ -16,8 +16,8 @@ from engine.mechanisms.minimax import Arranged, Line, is_applicable, is_symmetri
 from engine.plans.objectives import objective
 from engine.privacy import Budget
 from engine.residuals import Split, basis
+from engine.residuals.basis import UNIFORM
 from engine.residuals.decomposition import decompose
-from engine.residuals.split import UNIFORM
 from engine.workload import Attribute, Group, Schema, Workload
 from tests import oracles, shapes
 from tests.plans.goals import packed, value_of

@@ -46,7 +46,7 @@ def found() -> Plan:
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search that ends early leaves a worse plan: all the more would a product be taken."""
     monkeypatch.setattr("engine.mechanisms.reweighting.EVALUATIONS", 4)
-    monkeypatch.setattr("engine.residuals.tuning.centers.STEPS", 2)
+    monkeypatch.setattr("engine.residuals.tuning.tune.STEPS", 2)
 
 
 def test_tuned_is_as_good_as_a_product_on_the_whole_table(found: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

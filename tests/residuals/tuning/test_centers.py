@@ -11,11 +11,9 @@ from engine.errors import Cancelled
 from engine.mechanisms import load_plan, plan
 from engine.privacy import Budget
 from engine.residuals import Options, basis
-from engine.residuals.tuning.center_objective import CenterProblem, Evaluation
-from engine.residuals.tuning.centers import CenterBalance, separable_pieces, tuned_centers
+from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation
 from engine.residuals.tuning.complements import ComplementProblem
-from engine.residuals.tuning.limits import Allowance
-from engine.residuals.tuning.tune import ways_to_split
+from engine.residuals.tuning.tune import CenterBalance, separable_pieces, tuned_centers, ways_to_split
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests.oracles import block_rows, workload_rows
 from tests.residuals.tuning.full_domain import full_domain_optimum
@@ -117,7 +115,7 @@ def test_rounds_of_balance_end_where_the_search_ends(family: str, monkeypatch: p
     balanced = tuned_centers(asked, quiet)
     assert balanced
     assert not looks
-    monkeypatch.setattr("engine.residuals.tuning.centers.separable_pieces", lambda problem: {})
+    monkeypatch.setattr("engine.residuals.tuning.tune.separable_pieces", lambda problem: {})
     searched = tuned_centers(asked, quiet)
     assert looks
     problem = CenterProblem(asked, quiet)
@@ -241,7 +239,7 @@ def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytes
 def test_pairs_that_take_long_are_left_out_unless_time_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
     monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
-    monkeypatch.setattr("engine.residuals.tuning.limits.SLOWEST", 0.0)
+    monkeypatch.setattr("engine.residuals.tuning.center_objective.SLOWEST", 0.0)
     short, long = (plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t) for t in (None, 3600.0))
     assert not short.split.complements
     assert short.split.stopped == {"work"}

@@ -18,12 +18,12 @@ from benchmarks.random_limits import draw
 from benchmarks.tuned import cube
 from engine.bounds.lower_bounds import exact_bound
 from engine.mechanisms import forecast, load_plan, plan
-from engine.mechanisms.candidate import CandidatePlan
 from engine.mechanisms.querysmasher import _in_time, _united
+from engine.mechanisms.residual_base import CandidatePlan
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Split
 from engine.residuals.decomposition import decompose
-from engine.residuals.tuning.limits import Allowance
+from engine.residuals.tuning.center_objective import Allowance
 from engine.residuals.tuning.unions import (
     ENTRIES,
     choose_unions,
@@ -48,7 +48,7 @@ def made(workload: Workload, **options: object):
 def traced(workload: Workload, limit: float):
     """A tuned plan after a short search, and the bytes that it took."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("engine.residuals.tuning.centers.STEPS", 2)
+        patch.setattr("engine.residuals.tuning.tune.STEPS", 2)
         patch.setattr("engine.residuals.tuning.complements.POWERS", {16.0: 2})
         tracemalloc.start()
         try:
