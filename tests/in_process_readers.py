@@ -1,6 +1,6 @@
 """Excel, Stata, SPSS and SAS files read in this process, for tests of the values that are read.
 
-The subprocess costs 0.25 CPU seconds per read; `tests/records/apart` tests it.
+The subprocess costs 0.25 CPU seconds per read; `tests/records/subprocess_readers` tests it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records that fit their schema, as data of every kind."""
+"""Records that fit their schema, as data of all supported kinds."""
 
 import itertools
 from pathlib import Path
@@ -41,7 +41,7 @@ def sample(rows: int, seed: int = 0) -> pd.DataFrame:
 
 
 class Lazy:
-    """Stands for a table of a query engine."""
+    """Test double of a query engine's table."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table, self.columns = table, tuple(table.column_names)
@@ -54,7 +54,7 @@ class Lazy:
 
 
 class Capsule:
-    """Stands for a table of another data frame library."""
+    """Test double of a table of another data frame library."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table

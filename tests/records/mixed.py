@@ -1,4 +1,4 @@
-"""Records with a value of every bad kind, and the counts that every source of them must give."""
+"""Records with invalid values of every kind, and their expected counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETS = [("sex", "age"), ("code", "sex"), ()]
 
 
 def records(rows: int = 250) -> pd.DataFrame:
-    """Records with a value of every bad kind that all formats can hold."""
+    """Return records with invalid values of every kind that all formats can store."""
     rng = np.random.default_rng(3)
     return pd.DataFrame(
         {
@@ -37,14 +37,14 @@ def records(rows: int = 250) -> pd.DataFrame:
 
 
 FRAME = records()
-WHOLE = count_marginals(FRAME, SCHEMA, SETS, on_refused="drop")
+EXPECTED = count_marginals(FRAME, SCHEMA, SETS, on_refused="drop")
 
 
 def check(data: Any, **options: Any) -> None:
-    found = count_marginals(data, SCHEMA, SETS, on_refused="drop", **options)
-    assert all((found[names] == table).all() for names, table in WHOLE.items())
-    assert found.refused == WHOLE.refused
-    assert (found.records, found.rows_in) == (WHOLE.records, len(FRAME))
+    counts = count_marginals(data, SCHEMA, SETS, on_refused="drop", **options)
+    assert all((counts[names] == table).all() for names, table in EXPECTED.items())
+    assert counts.refused == EXPECTED.refused
+    assert (counts.records, counts.rows_in) == (EXPECTED.records, len(FRAME))
 
 
 def feather(path: Path, frame: pd.DataFrame = FRAME) -> Path:

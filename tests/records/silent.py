@@ -1,4 +1,4 @@
-"""A word of records that no error may say."""
+"""Check that errors contain no value of the records."""
 
 import traceback
 
@@ -7,8 +7,8 @@ from engine.errors import DataError, LimitExceeded
 CANARY = "CANARY7391"
 
 
-def assert_silent(error: BaseException) -> None:
-    """The error says nothing that was read from records, not even in what it hides."""
+def assert_hides_values(error: BaseException) -> None:
+    """Assert that an error and its traceback contain no value of the records."""
     assert isinstance(error, (DataError, LimitExceeded))
     text = "".join(traceback.format_exception(error))
     assert CANARY not in text

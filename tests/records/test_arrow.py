@@ -1,4 +1,4 @@
-"""Files of Arrow and parquet are read piece by piece, as their end says, and unfold to no more than is allowed."""
+"""Arrow and parquet files: read in batches by their footer, with bounded decompressed size."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from engine.workload import Attribute, Schema
 from tests.records.mixed import check, feather
 
 
-def test_row_groups_are_read_one_after_the_other(tmp_path: Path) -> None:
-    """What a row group took in memory is given back before the next one, however many there are."""
+def test_row_group_memory_is_freed_before_next(tmp_path: Path) -> None:
+    """Memory of a row group is freed before the next one is read, for any number of row groups."""
     rows, groups, place = 20_000, 48, tmp_path / "x.parquet"
     numbers = np.random.default_rng(0).integers(0, 2**40, (2, rows * groups))
     pa.parquet.write_table(
         pa.table({"a": numbers[0], "b": numbers[1]}), place, row_group_size=rows, use_dictionary=False
     )
-    before, most = pa.total_allocated_bytes(), 0
+    before, peak = pa.total_allocated_bytes(), 0
     for _ in read_batches(place, ["a", "b"]):
-        most = max(most, pa.total_allocated_bytes() - before)
-    assert 0 < most < 8 * 16 * rows < groups / 3 * 16 * rows
+        peak = max(peak, pa.total_allocated_bytes() - before)
+    assert 0 < peak < 8 * 16 * rows < groups / 3 * 16 * rows
 
 
 def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("packing", ["lz4", "zstd", None])
 @pytest.mark.parametrize("form", ["file", "stream", "labels"])
-def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
+def test_arrow_file_that_decompresses_too_large_is_refused(
     tmp_path: Path, form: str, packing: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, small = tmp_path / "x.arrow", 100_000
@@ -67,7 +67,7 @@ def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
     assert place.stat().st_size < small
     with pytest.raises(LimitExceeded, match="unfolds to 8"):
         next(read_batches(place, ["code"]))
-    if form != "stream":  # which is no file of a dataset
+    if form != "stream":  # a stream is no file of a dataset
         with pytest.raises(LimitExceeded, match="unfolds to 8"):
             next(read_batches(pa.dataset.dataset(tmp_path, format="arrow"), ["code"]))
     place.write_bytes(place.read_bytes()[:-30].replace(b"code", b"cod\xff"))
@@ -75,27 +75,28 @@ def test_arrow_files_that_unfold_to_too_much_are_refused_before_they_do(
         count_marginals(place, schema, [("code",)], on_refused="drop")
 
 
-def test_an_arrow_file_whose_end_names_batches_that_were_not_looked_at_is_refused(tmp_path: Path) -> None:
+def test_arrow_footer_with_unknown_batches_is_refused(tmp_path: Path) -> None:
     place, table = tmp_path / "x.arrow", pa.table({"code": [0, 1, 1]})
     with pa.ipc.new_file(place, table.schema) as writer:
         writer.write_table(table)
-    found = pa.dataset.dataset(tmp_path, format="arrow")
-    assert sum(batch.rows for batch in read_batches(found, ["code"])) == 3
-    held = place.read_bytes()
-    batch = held.index(b"\xff\xff\xff\xff", 16)  # what every message begins with; the first is the schema
-    named = held.index(struct.pack("<q", batch), batch)
-    place.write_bytes(held[:named] + struct.pack("<q", batch + 8) + held[named + 8 :])
-    for whole in (found, place):
+    dataset = pa.dataset.dataset(tmp_path, format="arrow")
+    assert sum(batch.rows for batch in read_batches(dataset, ["code"])) == 3
+    content = place.read_bytes()
+    # every message starts with this marker; the first message is the schema
+    batch = content.index(b"\xff\xff\xff\xff", 16)
+    offset = content.index(struct.pack("<q", batch), batch)
+    place.write_bytes(content[:offset] + struct.pack("<q", batch + 8) + content[offset + 8 :])
+    for data in (dataset, place):
         with pytest.raises(DataError, match="names batches that the file does not hold"):
-            next(read_batches(whole, ["code"]))
+            next(read_batches(data, ["code"]))
 
 
-def test_an_arrow_file_is_read_by_the_list_at_its_end(tmp_path: Path) -> None:
-    """Polars begins such files otherwise, and nothing keeps a program from leaving old batches in between."""
+def test_arrow_file_is_read_by_its_footer(tmp_path: Path) -> None:
+    """Polars writes another start of the file, and a file may contain unused batches."""
     place = feather(tmp_path / "x.arrow")
-    held = place.read_bytes()
-    length = struct.unpack_from("<i", held, 12)[0]
-    assert held[8:12] == b"\xff\xff\xff\xff"
-    place.write_bytes(held[:8] + bytes(8 + length) + held[16 + length :])  # without the schema at its start
+    content = place.read_bytes()
+    length = struct.unpack_from("<i", content, 12)[0]
+    assert content[8:12] == b"\xff\xff\xff\xff"
+    place.write_bytes(content[:8] + bytes(8 + length) + content[16 + length :])  # removes the schema at the start
     check(place)
     check(pa.dataset.dataset(place, format="arrow"))

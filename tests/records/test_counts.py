@@ -1,4 +1,4 @@
-"""Counts add up, keep still, show no number, and give smaller tables."""
+"""Counts: sums, immutability, text without numbers, and marginals of counts."""
 
 import pickle
 
@@ -16,7 +16,7 @@ def test_counts_module_exports_count_marginals() -> None:
     assert engine.counts.count_marginals is count_marginals
 
 
-def test_shards_add_up() -> None:
+def test_sum_of_shards_equals_counts_of_all() -> None:
     frame = sample(300)
     parts = [count_marginals(part, SCHEMA, ALL_SETS) for part in (frame[:100], frame[100:130], frame[130:])]
     total = parts[0] + parts[1] + parts[2]
@@ -46,7 +46,7 @@ def test_counts_are_read_only_and_show_no_number() -> None:
     assert {counts: 1}[counts] == 1
 
 
-def test_smaller_tables_come_from_counts() -> None:
+def test_count_marginals_of_counts_gives_smaller_tables() -> None:
     counts = count_marginals(sample(100), SCHEMA, [("sex", "age"), ("code",)])
     again = count_marginals(counts, SCHEMA, [("age",), ("age", "sex"), (), ("code",)])
     np.testing.assert_array_equal(again["age", "sex"], counts["sex", "age"].T)
@@ -59,10 +59,10 @@ def test_smaller_tables_come_from_counts() -> None:
         count_marginals(counts, other, [("sex",)])
 
 
-def test_counts_from_tables_made_elsewhere() -> None:
-    made = Counts.from_tables(SCHEMA, {("sex",): [1, 2, 0], ("code", "one"): [[3], [0], [0], [0], [0]]})
-    assert made.records == 3
-    assert made["code", "one"].dtype == np.int64
+def test_counts_from_tables_validates_tables() -> None:
+    counts = Counts.from_tables(SCHEMA, {("sex",): [1, 2, 0], ("code", "one"): [[3], [0], [0], [0], [0]]})
+    assert counts.records == 3
+    assert counts["code", "one"].dtype == np.int64
     wrong: list[dict[tuple[str, ...], object]] = [
         {},
         {("sex",): [1, 2]},

@@ -1,4 +1,4 @@
-"""What the schema declares of texts and dates holds in every format, as one table of values by hand says."""
+"""Declared missing texts, number formats and dates, checked in every file format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UTC, BERLIN = datetime.UTC, datetime.timezone(datetime.timedelta(hours=1))
 
 
 def codes(attribute: Attribute, *values: Any) -> list[int]:
-    """Codes of values one by one, and of an Arrow column of them where there is one."""
+    """Return codes of single values, after checking that an Arrow column has equal codes."""
     encoder = Encoder(attribute=attribute)
     one = [encoder.one(value) for value in values]
     try:
@@ -53,7 +53,7 @@ def test_encoder_missing_text_is_missing() -> None:
     assert codes(filled, "NA", "", "5", None) == [0, 0, 1, 0]
 
 
-def test_encoder_missing_number_may_be_its_own_text() -> None:
+def test_encoder_missing_number_may_equal_missing_text() -> None:
     marked = Attribute.numeric("x", [-1, 0, 10], missing=-1, missing_values=["-1", "0.5"], integer=True)
     assert codes(marked, -1, 5, None) == [0, 1, 0]
     assert codes(marked, "-1", "0.5", "5.5", "5") == [0, 0, FRACTION, 1]
@@ -158,7 +158,7 @@ SCHEMA = Schema(
     ]
 )
 SETS = [("sex",), ("age",), ("pay",), ("day",), ("sex", "day")]
-ROWS = [  # values as texts, and the code of each, None where the row is left out
+ROWS = [  # values as texts, and their codes, or None if the row is refused
     (("F", "19", "1.200", "2024-01-05"), (0, 0, 1, 0)),
     (("NA", "20", "3,5", "2024-02-29"), (2, 1, 0, 1)),
     (("M", "20.5", "4999,99", "NA"), (1, 1, 1, 3)),
@@ -173,13 +173,13 @@ ROWS = [  # values as texts, and the code of each, None where the row is left ou
 FRAME = pd.DataFrame([values for values, _ in ROWS], columns=list(SCHEMA))
 
 
-def typed() -> pd.DataFrame:
-    """The same values, with dates as dates."""
+def frame_with_dates() -> pd.DataFrame:
+    """Return the same records with dates as date values."""
     days = [None if day == "NA" else datetime.date.fromisoformat(day) for day in FRAME["day"]]
     return FRAME.assign(day=pd.Series(days, dtype=object))
 
 
-def written(write: Callable[[Path], object], name: str) -> Callable[[Path], Path]:
+def writer(write: Callable[[Path], object], name: str) -> Callable[[Path], Path]:
     def make(folder: Path) -> Path:
         write(folder / name)
         return folder / name
@@ -195,38 +195,38 @@ def excel(frame: pd.DataFrame, path: Path) -> None:
 
 
 def stata(path: Path) -> None:
-    pyreadstat.write_dta(typed(), str(path))
+    pyreadstat.write_dta(frame_with_dates(), str(path))
 
 
 def spss(path: Path) -> None:
-    pyreadstat.write_sav(typed(), str(path))
+    pyreadstat.write_sav(frame_with_dates(), str(path))
 
 
 def sas(path: Path) -> None:
-    pyreadstat.write_xport(typed(), str(path))
+    pyreadstat.write_xport(frame_with_dates(), str(path))
 
 
 SOURCES: dict[str, Callable[[Path], Any]] = {
     "frame": lambda _: FRAME,
-    "frame with dates": lambda _: typed(),
+    "frame with dates": lambda _: frame_with_dates(),
     "frame of objects": lambda _: FRAME.astype(object),
-    "csv": written(lambda path: FRAME.to_csv(path, index=False, sep=";"), "a.csv"),
-    "json": written(
+    "csv": writer(lambda path: FRAME.to_csv(path, index=False, sep=";"), "a.csv"),
+    "json": writer(
         lambda path: path.write_text("\n".join(json.dumps(row) for row in FRAME.to_dict("records"))), "a.jsonl"
     ),
-    "parquet": written(lambda path: FRAME.to_parquet(path), "a.parquet"),
-    "parquet with dates": written(lambda path: typed().to_parquet(path), "b.parquet"),
-    "arrow": written(lambda path: pa.feather.write_feather(pa.Table.from_pandas(typed()), path), "a.arrow"),
-    "stata": written(stata, "a.dta"),
-    "spss": written(spss, "a.sav"),
-    "sas": written(sas, "a.xpt"),
-    "excel": written(lambda path: excel(FRAME, path), "a.xlsx"),
-    "excel with dates": written(lambda path: excel(typed(), path), "b.xlsx"),
+    "parquet": writer(lambda path: FRAME.to_parquet(path), "a.parquet"),
+    "parquet with dates": writer(lambda path: frame_with_dates().to_parquet(path), "b.parquet"),
+    "arrow": writer(lambda path: pa.feather.write_feather(pa.Table.from_pandas(frame_with_dates()), path), "a.arrow"),
+    "stata": writer(stata, "a.dta"),
+    "spss": writer(spss, "a.sav"),
+    "sas": writer(sas, "a.xpt"),
+    "excel": writer(lambda path: excel(FRAME, path), "a.xlsx"),
+    "excel with dates": writer(lambda path: excel(frame_with_dates(), path), "b.xlsx"),
 }
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_declared_schema_counts_alike_in_every_format(source: str, tmp_path: Path) -> None:
+def test_declared_schema_counts_are_equal_in_every_format(source: str, tmp_path: Path) -> None:
     data = SOURCES[source](tmp_path)
     counts = count_marginals(data, SCHEMA, SETS, on_refused="drop")
     good = [cells for _, cells in ROWS if cells is not None]
@@ -332,6 +332,6 @@ def test_stata_business_days_are_refused_by_name() -> None:
         (".sas7bdat", "", None),
     ],
 )
-def test_clock_of_display_format_is_known_or_none(ending: str, form: str, unit: str | None) -> None:
+def test_clock_of_display_format_has_unit_or_none(ending: str, form: str, unit: str | None) -> None:
     clock = clock_of(ending, form)
     assert (None if clock is None else clock.unit) == unit

@@ -1,4 +1,4 @@
-"""Drafts from public records: every drafted attribute takes all values of its column but missing ones."""
+"""Drafts from public records: a drafted attribute accepts all non-missing values of its column."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.usefixtures("in_process_readers")
 BIG = 2**53
 
 
-def refused(data: Any) -> dict[str, dict[str, int]]:
-    """Rows that the draft of public records refuses for another reason than a missing value."""
+def refused_rows(data: Any) -> dict[str, dict[str, int]]:
+    """Return counts of rows that a draft of the records refuses for other reasons than a missing value."""
     schema = draft_of_public(data).schema
     counts = count_marginals(
         data, schema, [(name,) for name in schema], on_refused="drop", ignore={"n", "x", "y"} - {*schema}
@@ -92,7 +92,7 @@ COLUMNS: dict[str, tuple[pa.Array, str]] = {
 
 
 @pytest.mark.parametrize("word", COLUMNS)
-def test_draft_takes_own_rows_or_gives_reason(word: str) -> None:
+def test_draft_accepts_drafted_rows_or_gives_reason(word: str) -> None:
     column, outcome = COLUMNS[word]
     rows = pa.table({"x": column, "y": pa.array([str(i % 2) for i in range(len(column))])})
     draft = draft_of_public(rows)
@@ -105,7 +105,7 @@ def test_draft_takes_own_rows_or_gives_reason(word: str) -> None:
     else:
         assert "x" not in draft.schema
         assert any(one in draft.reasons["x"] for one in outcome.split("|"))
-    assert refused(rows) == {}
+    assert refused_rows(rows) == {}
 
 
 texts = st.sampled_from(
@@ -116,14 +116,16 @@ values = st.one_of(texts, st.none(), st.booleans(), st.integers(-(2**70), 2**70)
 
 @settings(max_examples=200)
 @given(st.lists(st.one_of(st.none(), values), min_size=2, max_size=8))
-def test_draft_of_mixed_values_takes_own_rows(column: list[Any]) -> None:
+def test_draft_of_mixed_values_accepts_drafted_rows(column: list[Any]) -> None:
     assert (
-        refused(pd.DataFrame({"x": pd.Series(column, dtype=object), "y": [str(i % 2) for i in range(len(column))]}))
+        refused_rows(
+            pd.DataFrame({"x": pd.Series(column, dtype=object), "y": [str(i % 2) for i in range(len(column))]})
+        )
         == {}
     )
 
 
-def test_labels_are_the_texts_that_counting_compares() -> None:
+def test_draft_labels_are_texts_compared_in_counting() -> None:
     for value in (1.0, -0.0, 2.5, 1e16, "01", True, BIG + 1, Decimal("0.50"), b"x", np.float32(0.1), np.int8(3)):
         rows = pd.DataFrame({"x": pd.Series([value, "other"], dtype=object)})
         assert text_of(scalar(value)) in (draft_of_public(rows).schema["x"].labels or ())
@@ -164,7 +166,7 @@ def test_text_file_is_drafted_and_counted(tmp_path: Path, name: str) -> None:
         ('"sex" "age"\n"1" "F" 31\n', "row.names"),
         ("sex,age\nF,31,\n", "delimiter at the end"),
         ("sex,age,\nF,31\n", "header ends"),
-        ("# made by hand\nsex,age\nF,31\n", "title"),
+        ("# a title\nsex,age\nF,31\n", "title"),
     ],
 )
 def test_ragged_csv_message_names_cause(tmp_path: Path, text: str, word: str) -> None:
@@ -174,7 +176,7 @@ def test_ragged_csv_message_names_cause(tmp_path: Path, text: str, word: str) ->
     assert "31" not in str(caught.value)
 
 
-def test_blank_delimiter_is_read_where_given(tmp_path: Path) -> None:
+def test_explicit_blank_delimiter_is_used(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text('"sex" "age"\n"F" 31\n"M" 4\n')
     assert draft_of_public(TextFile(path=tmp_path / "x.txt", delimiter=" ")).schema.names == ("sex", "age")
 
@@ -236,7 +238,7 @@ def test_sheet_is_chosen_by_name(tmp_path: Path) -> None:
         draft_of_public(SheetFile(path=place, sheet="c"))
 
 
-def test_empty_and_hidden_sheets_are_no_choice(tmp_path: Path) -> None:
+def test_empty_and_hidden_sheets_are_ignored(tmp_path: Path) -> None:
     place = workbook(tmp_path / "x.xlsx", {"a": ROWS, "empty": [], "lists": [["x"]]}, hidden="lists")
     assert draft_of_public(place).schema.names == ("2019", "sex")
 
@@ -253,7 +255,7 @@ LABELS: dict[str, tuple[dict[float, str], list[float], str]] = {
 
 
 @pytest.mark.parametrize("word", LABELS)
-def test_unfit_labels_are_left_with_reason(tmp_path: Path, word: str) -> None:
+def test_unsuitable_labels_are_omitted_with_reason(tmp_path: Path, word: str) -> None:
     labels, missing, reason = LABELS[word]
     rows = pd.DataFrame({"x": [1.0, 2.0, 3.0], "sex": [1.0, 2.0, 1.0]})
     sex = {1.0: "F", 2.0: "M", 8.0: "unknown", 9.0: "refused"}
@@ -278,7 +280,7 @@ def test_value_with_empty_label_counts_as_itself(tmp_path: Path, form: str) -> N
 
 
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
-def test_dates_of_labelled_files_are_left(tmp_path: Path, form: str) -> None:
+def test_dates_of_labelled_files_are_omitted(tmp_path: Path, form: str) -> None:
     place, rows = (
         tmp_path / f"x.{form}",
         pd.DataFrame({"born": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"]}),
@@ -295,7 +297,7 @@ def test_data_read_once_is_drafted() -> None:
         assert draft_of_public(data).schema["x"].labels == ("01", "02")
 
 
-def test_unreadable_column_stops_no_other(tmp_path: Path) -> None:
+def test_unreadable_column_does_not_stop_draft(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [[1], [2]], "s": [{"a": 1}, None], "y": ["a", "b"]}), tmp_path / "x.parquet")
     draft = draft_of_public(tmp_path / "x.parquet")
     assert (draft.schema.names, draft.unlabelled) == (("y",), ("x", "s"))
@@ -304,7 +306,7 @@ def test_unreadable_column_stops_no_other(tmp_path: Path) -> None:
     assert (draft.schema.names, draft.unlabelled) == (("b",), ("a",))
 
 
-def test_no_attribute_error_lists_reasons() -> None:
+def test_draft_without_attributes_error_lists_reasons() -> None:
     with pytest.raises(SchemaError, match="one value"):
         draft_of_public(pd.DataFrame({"x": ["a", "a"]}))
 

@@ -1,4 +1,4 @@
-"""Which value belongs to which cell: one rule, for columns of every type and for single values."""
+"""Codes of values: equal for single values and for columns of every type."""
 
 import datetime
 import itertools
@@ -23,7 +23,7 @@ BINS = Attribute.numeric("a", [-1.5, 0, 2.5, 10])
 CLIPPED = Attribute.numeric("a", [0, 1, 2**53 + 4, 2**60], clip=True, missing=1)
 CODES = Attribute.of_size("a", 3)
 WIDE = Attribute.of_size("a", 70_000, "categorical")
-EVERY = (LABELS, SORTED, BINS, CLIPPED, CODES, WIDE)
+ATTRIBUTES = (LABELS, SORTED, BINS, CLIPPED, CODES, WIDE)
 
 RULES = [
     (LABELS, 1, 0), (LABELS, 1.0, 0), (LABELS, "1", 0), (LABELS, Decimal("1.00"), 0), (LABELS, np.int8(1), 0),
@@ -53,7 +53,7 @@ RULES = [
 ]  # fmt: skip
 
 
-def test_the_rule_for_one_value() -> None:
+def test_encoder_one_value_follows_rules() -> None:
     for i, (attribute, value, code) in enumerate(RULES):
         assert Encoder(attribute=attribute).one(value) == code, f"rule {i}"
 
@@ -85,7 +85,7 @@ values_of = {
 @pytest.mark.parametrize("kind", values_of, ids=str)
 @given(data=st.data())
 @settings(max_examples=12, deadline=None)
-def test_columns_follow_the_rule(kind: pa.DataType, data: st.DataObject) -> None:
+def test_columns_have_codes_of_single_values(kind: pa.DataType, data: st.DataObject) -> None:
     values = data.draw(st.lists(st.none() | values_of[kind], max_size=8))
     array = pa.array(values, kind)
     forms = [array, pa.concat_arrays([array, array]).slice(len(array))]
@@ -94,18 +94,18 @@ def test_columns_follow_the_rule(kind: pa.DataType, data: st.DataObject) -> None
         forms.append(pa.DictionaryArray.from_arrays(pa.array(range(len(array)), pa.int8()), array))
     if not pa.types.is_nested(kind) and kind != pa.null():
         forms.append(pa.RunEndEncodedArray.from_arrays(pa.array(range(1, len(array) + 1), pa.int32()), array))
-    for attribute in EVERY:
+    for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
         expected = [encoder.one(value) for value in array.to_pylist()] if kind != pa.timestamp("ns") else [
             encoder.missing if value is None else UNSUPPORTED for value in values
         ]  # fmt: skip
         for form in forms:
-            found = encoder.array(form)
-            assert found.tolist() == expected
-            assert found.dtype == encoder.dtype
+            codes = encoder.array(form)
+            assert codes.tolist() == expected
+            assert codes.dtype == encoder.dtype
 
 
-def test_a_decimal_meets_the_label_of_the_same_number() -> None:
+def test_decimal_column_matches_label_of_equal_number() -> None:
     written = ["0.5", "0.25", "1e-05", "2", "0.125", "9007199254740993", "0.1000000000000000000000001"]
     column = pa.array([Decimal(text) for text in written], pa.decimal256(60, 26))
     encoder = Encoder(attribute=Attribute.categorical("price", written))
@@ -124,19 +124,19 @@ def test_a_decimal_meets_the_label_of_the_same_number() -> None:
 def test_columns_that_python_cannot_read_are_refused() -> None:
     late = pa.array([2**31 - 1, None], pa.int32()).cast(pa.date32())
     broken = pa.array([b"\xff", None], pa.binary()).view(pa.string())
-    for attribute in EVERY:
+    for attribute in ATTRIBUTES:
         encoder = Encoder(attribute=attribute)
         assert encoder.array(late).tolist() == [UNSUPPORTED, encoder.missing]
         outside = UNSUPPORTED if attribute.labels is None else OUTSIDE if attribute.other is None else 1
         assert encoder.array(broken).tolist() == [outside, encoder.missing]
 
 
-def test_objects_of_mixed_types_follow_the_rule() -> None:
+def test_mixed_objects_have_codes_of_single_values() -> None:
     values = list({type(value): value for _, value, _ in RULES}.values())
     values += [1, 2.5, 10**300, math.nan, "x", True, datetime.datetime(2020, 1, 1), pd.Timestamp("2020-01-01"), {}]
-    encoders = [Encoder(attribute=attribute) for attribute in EVERY]
+    encoders = [Encoder(attribute=attribute) for attribute in ATTRIBUTES]
     for pair in itertools.product(values, repeat=2):
         column = engine.records.readers.array_of(pd.Series(pair, dtype=object))
         for encoder in encoders:
-            found = encoder.objects(column) if isinstance(column, list) else encoder.array(column)
-            assert found.tolist() == [encoder.one(value) for value in pair], f"{list(map(type, pair))}"
+            codes = encoder.objects(column) if isinstance(column, list) else encoder.array(column)
+            assert codes.tolist() == [encoder.one(value) for value in pair], f"{list(map(type, pair))}"

@@ -1,4 +1,4 @@
-"""Hard labels in every format: draft, count, publish and read back give the same labels and counts, or a reason."""
+"""Difficult labels in every format: drafted, counted, published and read back without change."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LABELS = [
     " a", "a ", " ", "a  b", "ü", "Köln", "日本", "é́", "🙂", "a|b", "a;b", "a,b", "a\tb", 'say "so"', "it's", "a\\b",
     "=1+1", "+a", "-a", "@a", "#1", "a\nb", "x" * 300, "x" * 1_001,
 ]  # fmt: skip
-OTHER = "7"  # beside each label, so that it is seen among texts and numbers
+OTHER = "7"  # second label of each column, which makes some columns numeric
 FRAME = pd.DataFrame({f"c{i}": [label, label, OTHER] for i, label in enumerate(LABELS)}, dtype=object)
 
 
@@ -48,12 +48,12 @@ def _sheet(path: Path) -> Path:
     return path
 
 
-def _written(write: Callable[[Path], Any]) -> Callable[[Path], Path]:
-    def written(path: Path) -> Path:
+def _writer(write: Callable[[Path], Any]) -> Callable[[Path], Path]:
+    def write_and_return(path: Path) -> Path:
         write(path)
         return path
 
-    return written
+    return write_and_return
 
 
 def _lines(path: Path) -> Path:
@@ -79,16 +79,16 @@ def _sqlite(path: Path) -> Any:
 
 
 FORMATS: dict[str, Callable[[Path], Any]] = {
-    "csv": _written(lambda path: FRAME.to_csv(path, index=False)),
-    "tsv": _written(lambda path: FRAME.to_csv(path, index=False, sep="\t")),
-    "parquet": _written(lambda path: pq.write_table(pa.Table.from_pandas(FRAME), path)),
-    "feather": _written(lambda path: pyarrow.feather.write_feather(FRAME, str(path))),
-    "json": _written(lambda path: FRAME.to_json(path, orient="records")),
+    "csv": _writer(lambda path: FRAME.to_csv(path, index=False)),
+    "tsv": _writer(lambda path: FRAME.to_csv(path, index=False, sep="\t")),
+    "parquet": _writer(lambda path: pq.write_table(pa.Table.from_pandas(FRAME), path)),
+    "feather": _writer(lambda path: pyarrow.feather.write_feather(FRAME, str(path))),
+    "json": _writer(lambda path: FRAME.to_json(path, orient="records")),
     "jsonl": _lines,
     "xlsx": _sheet,
-    "dta": _written(lambda path: pyreadstat.write_dta(FRAME, str(path))),
-    "sav": _written(lambda path: pyreadstat.write_sav(FRAME, str(path))),
-    "xpt": _written(lambda path: pyreadstat.write_xport(FRAME.drop(columns=f"c{len(LABELS) - 1}"), str(path))),
+    "dta": _writer(lambda path: pyreadstat.write_dta(FRAME, str(path))),
+    "sav": _writer(lambda path: pyreadstat.write_sav(FRAME, str(path))),
+    "xpt": _writer(lambda path: pyreadstat.write_xport(FRAME.drop(columns=f"c{len(LABELS) - 1}"), str(path))),
     "duckdb": _duckdb,
     "sqlite": _sqlite,
     "pandas": lambda path: FRAME,

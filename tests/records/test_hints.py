@@ -1,4 +1,4 @@
-"""Hints for the curator: what would make values fit, without a value and never in an error."""
+"""Hints for the curator about refused values, without values and never in an error."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.workload import Attribute, Schema, Workload
 CODES = Attribute.categorical("x", ["01", "02", "10", "7"])
 PAY = Attribute.numeric("x", [0, 10, 5000])
 DAY = Attribute.dates("x", "2024-01", "2024-12")
-WHOLE = Attribute.of_size("x", 10)
+DIGIT = Attribute.of_size("x", 10)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +40,19 @@ WHOLE = Attribute.of_size("x", 10)
         (PAY, "1 200", ["thousands"]),
         (PAY, "9000", []),
         (PAY, "x", []),
-        (WHOLE, "3,0", ["comma"]),
+        (DIGIT, "3,0", ["comma"]),
         (DAY, "1.2.2024", ["date"]),
         (DAY, "02/01/2024", ["date"]),
         (DAY, "2025-01-01", []),
         (DAY, "N/A", ["missing"]),
     ],
 )
-def test_reasons_name_what_would_fit(attribute: Attribute, text: str, expected: list[str]) -> None:
+def test_refusal_reasons_name_fitting_change(attribute: Attribute, text: str, expected: list[str]) -> None:
     assert Encoder(attribute=attribute).one(text) < 0
     assert list(refusal_reasons(Encoder(attribute=attribute), text)) == expected
 
 
-def points(attribute: Attribute, *texts: Any) -> bool:
+def has_point_hint(attribute: Attribute, *texts: Any) -> bool:
     hints, encoder = Hints(), Encoder(attribute=attribute)
     for column in (pa.array(texts), pa.array(texts).dictionary_encode(), list(texts)):
         hints = Hints()
@@ -62,33 +62,33 @@ def points(attribute: Attribute, *texts: Any) -> bool:
     return bool(hints.texts)
 
 
-def test_hints_question_points_before_three_digits() -> None:
-    assert points(PAY, "1.200", "7", None, "3.500")
-    assert not points(PAY, "1.200", "1.25")
-    assert not points(PAY, "1", "2")
-    assert not points(PAY, "1.5")
-    assert not points(Attribute.numeric("x", [0, 10, 5000], decimal=","), "7")
-    assert not points(Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands="."), "1.200")
-    assert not points(Attribute.numeric("x", [0, 10, 5000], decimal="."), "1.200")
+def test_hints_warn_of_points_before_three_digits() -> None:
+    assert has_point_hint(PAY, "1.200", "7", None, "3.500")
+    assert not has_point_hint(PAY, "1.200", "1.25")
+    assert not has_point_hint(PAY, "1", "2")
+    assert not has_point_hint(PAY, "1.5")
+    assert not has_point_hint(Attribute.numeric("x", [0, 10, 5000], decimal=","), "7")
+    assert not has_point_hint(Attribute.numeric("x", [0, 10, 5000], decimal=",", thousands="."), "1.200")
+    assert not has_point_hint(Attribute.numeric("x", [0, 10, 5000], decimal="."), "1.200")
 
 
 FRAME = pd.DataFrame({"x": ["1", "01", "02", " 02", "10"], "pay": ["1.200", "3.500", "7", "-", "8"]})
 SCHEMA = Schema([CODES, Attribute.numeric("pay", [0, 10, 5000])])
 
 
-@pytest.mark.parametrize("kept", ["frame", "csv", "duckdb"])
-def test_check_tells_hints_without_values(kept: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["frame", "csv", "duckdb"])
+def test_check_records_reports_hints_without_values(source: str, tmp_path: Path) -> None:
     data: Any = FRAME
-    if kept == "csv":
+    if source == "csv":
         data = tmp_path / "a.csv"
         FRAME.to_csv(data, index=False)
-    if kept == "duckdb":
+    if source == "duckdb":
         connection = ibis.duckdb.connect()
-        connection.con.register("given", FRAME)
-        connection.raw_sql("CREATE TABLE records AS SELECT * FROM given")
+        connection.con.register("source", FRAME)
+        connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
         data = connection.table("records")
-    chosen = plan(Workload(SCHEMA).add("x", "marginal").add("pay", "marginal"), Budget(pcost=1.0))
-    warnings = check_records(chosen, data).warnings
+    marginals_plan = plan(Workload(SCHEMA).add("x", "marginal").add("pay", "marginal"), Budget(pcost=1.0))
+    warnings = check_records(marginals_plan, data).warnings
     assert len(warnings) == 4
     for reason, column in (("zero", "x"), ("blanks", "x"), ("missing", "pay")):
         assert any(PHRASES[reason] in text and f"'{column}'" in text for text in warnings)

@@ -1,4 +1,4 @@
-"""Hostile files of CSV and parquet are refused in silence or counted right, and never fill the memory."""
+"""Hostile CSV and parquet files: refused without values or counted exactly, in bounded memory."""
 
 import csv
 import gzip
@@ -18,7 +18,7 @@ from engine.errors import DataError, EngineError
 from engine.records import Counts, count_marginals
 from engine.workload import Schema
 from tests.records.fitting import SCHEMA
-from tests.records.silent import CANARY, assert_silent
+from tests.records.silent import CANARY, assert_hides_values
 
 BAD_ROWS = [
     b"1", b"1,2,3", b"1,2,3,4,5", b'1,"2,3', b'1,2"3,4', b'1,"2"x,3', b'"1,2,3', b"1,2,\xff", b"\xff,1,2", b"1,\xc3,2",
@@ -34,27 +34,27 @@ SMALL_SETS = [("code", "age"), ("sex",)]
 
 
 def csv_variants() -> list[tuple[str, bytes, bool]]:
-    """Name, bytes, and whether the file is gzipped: some 200 small hostile files."""
-    found = []
+    """Return about 200 small hostile files: name, bytes, and whether the file is gzipped."""
+    variants = []
     for i, bad in enumerate(BAD_ROWS):
         for where in (0, 20):
             body = b"\n".join([b"code,age,sex", *GOOD_ROWS[:where], bad, *GOOD_ROWS[where:], b""])
-            found.append((f"row {i} at {where}", body, bool(i % 2)))
+            variants.append((f"row {i} at {where}", body, bool(i % 2)))
     plain = b"\n".join([b"code,age,sex", *GOOD_ROWS, b""])
     headers = [b"", b"code", b"code,age", b"code,age,sex,code", b"CODE,AGE,SEX", b"code;age;sex", b"code, age, sex",
                b'"code","age","sex"',
                b'\xef\xbb\xbf"code","age","sex"', b"\xef\xbb\xbfcode,age,sex", b"\xff,age,sex", b",,", b"code,age,sex,",
                b'"code,age,sex', b"code,age,sex\x00", b"0,1,F", b"code\nage\nsex"]  # fmt: skip
-    found += [(f"header {i}", header + plain[12:], False) for i, header in enumerate(headers)]
+    variants += [(f"header {i}", header + plain[12:], False) for i, header in enumerate(headers)]
     for encoding in ("utf-16", "utf-16-le", "utf-32", "utf-7", "cp037"):
-        found.append((encoding, plain.decode().encode(encoding), False))
-    found += [
+        variants.append((encoding, plain.decode().encode(encoding), False))
+    variants += [
         (f"line ends {i}", plain.replace(b"\n", end), False) for i, end in enumerate([b"\r\n", b"\r", b"\n\n", b" "])
     ]
-    found += [(f"cut {i}", plain[:i], False) for i in range(0, len(plain), 12)]
+    variants += [(f"cut {i}", plain[:i], False) for i in range(0, len(plain), 12)]
     packed = gzip.compress(plain)
-    found += [(f"packed and cut {i}", packed[:i], True) for i in range(0, len(packed), 9)]
-    found += [("packed twice", gzip.compress(packed), True), ("packed with rest", packed + b"x" * 50, True),
+    variants += [(f"packed and cut {i}", packed[:i], True) for i in range(0, len(packed), 9)]
+    variants += [("packed twice", gzip.compress(packed), True), ("packed with rest", packed + b"x" * 50, True),
               ("two packs", packed + gzip.compress(GOOD_ROWS[0] + b"\n"), True), ("packed, not said", packed, False),
               ("not packed", plain, True), ("parquet as csv", parquet_bytes(), False), ("zeros", b"\0" * 10_000, False),
               ("long row", b"code,age,sex\n" + b"1" * 9_000_000, False), ("long header", b"code" * 3_000_000, False),
@@ -67,8 +67,8 @@ def csv_variants() -> list[tuple[str, bytes, bool]]:
         spoiled = bytearray(plain)
         for _ in range(rng.randint(1, 4)):
             spoiled[rng.randrange(len(spoiled))] = rng.choice([0, 10, 13, 34, 44, 45, 46, 57, 101, 255])
-        found.append((f"spoiled {i}", bytes(spoiled), False))
-    return found
+        variants.append((f"spoiled {i}", bytes(spoiled), False))
+    return variants
 
 
 def parquet_bytes(**options: object) -> bytes:
@@ -80,31 +80,32 @@ def parquet_bytes(**options: object) -> bytes:
 
 
 def parquet_variants() -> list[tuple[str, bytes]]:
-    whole = parquet_bytes()
-    found = [(f"cut {i}", whole[:i]) for i in range(0, len(whole), 97)]
-    found += [("text", b"code,age,sex\n1,2,F\n"), ("empty", b""), ("magic only", b"PAR1PAR1"), ("zeros", b"\0" * 5_000),
-              ("packed", gzip.compress(whole)), ("huge footer", whole[:-8] + b"\xff\xff\xff\x7fPAR1")]  # fmt: skip
+    content = parquet_bytes()
+    variants = [(f"cut {i}", content[:i]) for i in range(0, len(content), 97)]
+    variants += [("text", b"code,age,sex\n1,2,F\n"), ("empty", b""), ("magic only", b"PAR1PAR1"),
+                 ("zeros", b"\0" * 5_000), ("packed", gzip.compress(content)),
+                 ("huge footer", content[:-8] + b"\xff\xff\xff\x7fPAR1")]  # fmt: skip
     rng = random.Random(0)
     for i in range(80):
-        spoiled = bytearray(whole)
+        spoiled = bytearray(content)
         for _ in range(3):
             spoiled[rng.randrange(len(spoiled))] = rng.randrange(256)
-        found.append((f"spoiled {i}", bytes(spoiled)))
-    return found
+        variants.append((f"spoiled {i}", bytes(spoiled)))
+    return variants
 
 
-def survive(path: Path) -> Counts | None:
-    """Count what is there, or refuse by name, silently."""
+def count_or_refuse(path: Path) -> Counts | None:
+    """Count a file, or check that its error contains no value and return None."""
     try:
         counts = count_marginals(path, SMALL, SMALL_SETS, on_refused="drop")
     except EngineError as error:
-        assert_silent(error)
+        assert_hides_values(error)
         counts = None
     return counts
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.full), 3])
-def test_hostile_csv_files(tmp_path: Path, step: int) -> None:
+def test_hostile_csv_is_refused_or_counted_exactly(tmp_path: Path, step: int) -> None:
     variants = csv_variants()[::step]
     assert len(variants) >= 200 // step
     refused = 0
@@ -112,10 +113,10 @@ def test_hostile_csv_files(tmp_path: Path, step: int) -> None:
         path = tmp_path / f"x.csv{'.gz' if packed else ''}"
         again = name.startswith(("packed", "two packs", "not packed"))
         path.write_bytes(gzip.compress(body) if packed and not again else body)
-        counts = survive(path)
+        counts = count_or_refuse(path)
         refused += counts is None
         if counts is not None:
-            # A reader of another make, in its strict mode, must find the same rows.
+            # the strict reader of the standard library is the reference
             text = (gzip.decompress(body) if packed and again else body).decode("utf-8-sig")
             rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
             assert counts.rows_in == sum(1 for row in rows[1:] if row), name
@@ -123,7 +124,7 @@ def test_hostile_csv_files(tmp_path: Path, step: int) -> None:
     assert refused > 90 // step
 
 
-def test_usual_forms_of_csv_are_accepted(tmp_path: Path) -> None:
+def test_common_csv_forms_are_accepted(tmp_path: Path) -> None:
     plain = b"\n".join([b"code,age,sex", *GOOD_ROWS, b""])
     quoted = b"\n".join(b'"' + line.replace(b",", b'","') + b'"' for line in plain.split())
     wide = plain.replace(b"\n", b',"a ""b""\n\n,c"\n')
@@ -134,24 +135,24 @@ def test_usual_forms_of_csv_are_accepted(tmp_path: Path) -> None:
             assert count_marginals(path, SMALL, SMALL_SETS)["sex",].tolist() == [10, 10, 0]
 
 
-def test_hostile_parquet_files(tmp_path: Path) -> None:
+def test_hostile_parquet_is_refused_or_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     variants = parquet_variants()
     assert len(variants) >= 100
     for _, body in variants:
         path.write_bytes(body)
-        counts = survive(path)
+        counts = count_or_refuse(path)
         assert counts is None or counts["sex",].sum() == counts.records
     path.write_bytes(parquet_bytes())
-    assert survive(path) is not None
+    assert count_or_refuse(path) is not None
 
 
-def test_columns_that_cannot_be_used(tmp_path: Path) -> None:
+def test_unusable_columns_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     good = {"code": [1], "age": [1.0], "sex": ["F"]}
     for column in ([[1]], [{"x": 1}], [{}], [{CANARY: 7391}]):
         pa.parquet.write_table(pa.table(good | {"code": pa.array(column)}) if column != [{}] else pa.table({}), path)
-        assert survive(path) is None
+        assert count_or_refuse(path) is None
     twice = pd.DataFrame([[1, 2.0, "F", 3]], columns=["code", "age", "sex", "code"])
     for data in (twice, pa.Table.from_arrays([[1], [2.0], ["F"], [3]], names=list(twice.columns))):
         with pytest.raises(DataError, match="'code' is there 2 times"):
@@ -181,7 +182,7 @@ print(peak() - before)
 """
 
 
-def test_small_files_that_unfold_stay_small(tmp_path: Path) -> None:
+def test_decompression_bombs_use_bounded_memory(tmp_path: Path) -> None:
     rows = 52_000_000
     constant = tmp_path / "constant.parquet"  # 0.4 GB of numbers in 0.3 MB
     batch = pa.record_batch({"a": np.zeros(4_000_000, np.int64)})
@@ -201,6 +202,6 @@ def test_small_files_that_unfold_stay_small(tmp_path: Path) -> None:
     files = [constant, label, plain, packed]
     assert all(file.stat().st_size < 2_000_000 for file in files)
     run = [sys.executable, "-c", BOMB, *map(str, files)]
-    *found, megabytes = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
-    assert found == [str(rows), "100000", "refused", "6000000"]
+    *outputs, megabytes = subprocess.run(run, capture_output=True, text=True, check=True).stdout.split()
+    assert outputs == [str(rows), "100000", "refused", "6000000"]
     assert int(megabytes) < 300

@@ -1,4 +1,4 @@
-"""Person identifiers: one person is never split in two nor merged with another, in any format or number type."""
+"""Person identifiers: equal in all formats and number types, never split or merged."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def people_counted(data: Any) -> tuple[int | None, int]:
 
 @pytest.mark.parametrize("types", [NUMBERS, TEXTS], ids=["numbers", "texts"])
 def test_identifier_of_several_types_is_one_person(types: list[pa.DataType], tmp_path: Path) -> None:
-    # one identity in all types at once is one identity in every pair of them
+    # equality in all types together implies equality in every pair of types
     for number, kind in enumerate(types):
         arrow(tmp_path / f"{number:02}.arrow", list(map(str, PEOPLE)) if types is TEXTS else PEOPLE, kind)
     assert people_counted(tmp_path) == (len(PEOPLE), len(PEOPLE))
@@ -119,7 +119,7 @@ TEXT_FORMATS: dict[str, Callable[[Path, pd.DataFrame], Any]] = {
 
 
 @pytest.mark.parametrize("formats", [NUMBER_FORMATS, TEXT_FORMATS], ids=["numbers", "texts"])
-def test_identifier_in_files_of_all_formats_is_one_person(formats: dict[str, Any], tmp_path: Path) -> None:
+def test_identifier_in_all_file_formats_is_one_person(formats: dict[str, Any], tmp_path: Path) -> None:
     frame = pd.DataFrame({"a": 0, "pid": PEOPLE})
     for name, write in formats.items():
         write(tmp_path / name, frame)
@@ -141,14 +141,14 @@ def test_identifier_of_mixed_objects_is_one_person(people: list[Any]) -> None:
     assert kind == "numbers"
 
 
-def test_identifier_beyond_64_bits_has_one_identity() -> None:
+def test_identifier_above_64_bits_has_one_identity() -> None:
     numbers = [2**63 - 1, 2**63, 2**64 - 1, 2**64, -(2**63), -(2**63) - 1, -1, 0]
     decimals = array(numbers, pa.decimal256(76, 0))
     expected = list(zip(*identities(decimals, "pid")[:2], strict=True))
     assert len(set(expected)) == len(numbers)
     for kind, some in ((pa.int64(), [0, 4, 6, 7]), (pa.uint64(), [0, 1, 2, 7]), (pa.decimal128(38, 4), range(8))):
-        found = zip(*identities(array([numbers[i] for i in some], kind), "pid")[:2], strict=True)
-        assert list(found) == [expected[i] for i in some]
+        some_identities = zip(*identities(array([numbers[i] for i in some], kind), "pid")[:2], strict=True)
+        assert list(some_identities) == [expected[i] for i in some]
 
 
 @pytest.mark.parametrize("text", ["1.2E+11", "1,23457E+11", "1e+05", "9007199254740992.0", "1" * 5_000 + ".0"])
@@ -185,16 +185,16 @@ LOSSY: dict[str, Callable[[Path, pd.DataFrame], Any]] = {
 
 
 @pytest.mark.parametrize("name", LOSSY)
-def test_float_identifier_beyond_exact_range_is_refused(name: str, tmp_path: Path) -> None:
+def test_float_identifier_above_exact_range_is_refused(name: str, tmp_path: Path) -> None:
     exact = 10**15 if name == "a.xlsx" else 2**53
     schema = Schema([Attribute.of_size("A" if name == "a.por" else "a", 4)])
-    asked: dict[str, Any] = {"person": "PID" if name == "a.por" else "pid", "on_refused": "drop"}
+    options: dict[str, Any] = {"person": "PID" if name == "a.por" else "pid", "on_refused": "drop"}
     for number in (exact, 10**17):
         LOSSY[name](tmp_path / name, doubles(number))
         with pytest.raises(DataError, match="give identifiers as text"):
-            count_marginals(tmp_path / name, schema, [()], **asked)
+            count_marginals(tmp_path / name, schema, [()], **options)
     LOSSY[name](tmp_path / name, doubles(exact - 1))
-    assert count_marginals(tmp_path / name, schema, [()], **asked).people == 2
+    assert count_marginals(tmp_path / name, schema, [()], **options).people == 2
 
 
 @pytest.mark.parametrize(("kind", "exact"), [("float16", 2**11), ("float32", 2**24), ("float64", 2**53)])
@@ -203,11 +203,11 @@ def test_narrow_float_identifier_has_smaller_range(kind: str, exact: int, tmp_pa
         return pd.DataFrame({"a": [0, 1], "pid": np.array([number, 1], kind)})
 
     def sources(number: int) -> list[Any]:
-        found = [frame(number), pa.Table.from_pandas(frame(number))]
+        data = [frame(number), pa.Table.from_pandas(frame(number))]
         if kind != "float16":
             frame(number).to_stata(tmp_path / "a.dta", write_index=False)
-            found.append(tmp_path / "a.dta")
-        return found
+            data.append(tmp_path / "a.dta")
+        return data
 
     for number, data in ((n, data) for n in (exact, 2 * exact, -exact) for data in sources(n)):
         with pytest.raises(DataError, match="floating-point"):
@@ -240,8 +240,8 @@ def joint_plan() -> Plan:
 
 
 @pytest.mark.parametrize(("first", "second"), [("int64", "uint64"), ("int64", "float64"), ("int8", "float32")])
-def test_person_in_two_number_types_costs_at_most_charge(first: str, second: str, tmp_path: Path) -> None:
-    made = joint_plan()
+def test_person_in_two_types_costs_at_most_charge(first: str, second: str, tmp_path: Path) -> None:
+    pairs_plan = joint_plan()
     rng = np.random.default_rng(3)
     frame = pd.DataFrame({"a": rng.integers(0, 4, 60), "b": rng.integers(0, 3, 60), "pid": rng.integers(1, 7, 60)})
     frame.loc[frame["pid"] == 1, ["a", "b"]] = 3, 2  # all rows in one cell cost most
@@ -250,9 +250,9 @@ def test_person_in_two_number_types_costs_at_most_charge(first: str, second: str
         rows = frame[frame["pid"] != without]
         rows[::2].astype({"pid": first}).to_parquet(tmp_path / "a.parquet")
         rows[1::2].astype({"pid": second}).to_parquet(tmp_path / "b.parquet")
-        tables.append(counts_for(made, tmp_path, person="pid"))
+        tables.append(counts_for(pairs_plan, tmp_path, person="pid"))
     with silent():
-        everybody, *others = (released([made], counts) for counts in tables)
-    costs = [cost([made], everybody, other) for other in others]
-    assert 0 < max(costs) <= made.pcost
-    assert max(costs) > 0.99 * made.pcost
+        all_persons, *others = (released([pairs_plan], counts) for counts in tables)
+    costs = [cost([pairs_plan], all_persons, other) for other in others]
+    assert 0 < max(costs) <= pairs_plan.pcost
+    assert max(costs) > 0.99 * pairs_plan.pcost

@@ -1,4 +1,4 @@
-"""Records counted in parts: the sum is what all records at once give, and no part is in it twice."""
+"""Records counted in shards: sums, files, releases and the command line."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ SCHEMA = Schema(
         Attribute.of_size("one", 1),
     ]
 )
-ASKED = Workload(SCHEMA).add(("sex", "age"), "marginal").add(("one",), "marginal")
-PLAN = plan(ASKED, Budget(pcost=1e6))
+WORKLOAD = Workload(SCHEMA).add(("sex", "age"), "marginal").add(("one",), "marginal")
+PLAN = plan(WORKLOAD, Budget(pcost=1e6))
 COARSE = plan(Workload(SCHEMA).add(("sex",), "marginal"), Budget(pcost=1e6))
-CAPPED = plan(ASKED, Budget(pcost=1e6, rows_per_person=2))
+CAPPED = plan(WORKLOAD, Budget(pcost=1e6, rows_per_person=2))
 
 
 def records(rows: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -52,36 +52,36 @@ def records(rows: int = 400, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def cut(frame: pd.DataFrame, parts: int = 8) -> list[pd.DataFrame]:
+def split(frame: pd.DataFrame, parts: int = 8) -> list[pd.DataFrame]:
     return [frame.iloc[i::parts] for i in range(parts)]
 
 
-def same(one: Counts, two: Counts) -> bool:
+def have_equal_counts(one: Counts, two: Counts) -> bool:
     tables = list(one) == list(two) and all((one[names] == two[names]).all() for names in one)
-    told = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap", "schema")
-    return tables and all(getattr(one, name) == getattr(two, name) for name in told)
+    fields = ("records", "rows_refused", "refused", "people", "cap", "rows_over_cap", "people_over_cap", "schema")
+    return tables and all(getattr(one, name) == getattr(two, name) for name in fields)
 
 
-def test_the_sum_of_saved_parts_is_the_whole(tmp_path: Path) -> None:
+def test_sum_of_saved_shards_equals_counts_of_all(tmp_path: Path) -> None:
     frame = records()
-    whole = counts_for(PLAN, frame)
-    assert whole.rows_refused > 20
-    assert whole.rows_in == len(frame)
-    for i, part in enumerate(cut(frame)):
+    expected = counts_for(PLAN, frame)
+    assert expected.rows_refused > 20
+    assert expected.rows_in == len(frame)
+    for i, part in enumerate(split(frame)):
         counts_for(PLAN, part).save(tmp_path / f"{i}.counts")
     loaded = [Counts.load(tmp_path / f"{i}.counts") for i in range(8)]
     total = Counts.sum(reversed(loaded))
-    assert same(total, whole)
+    assert have_equal_counts(total, expected)
     assert len(set(total.shards)) == 8
     total.save(tmp_path / "all.counts")
     again = Counts.load(tmp_path / "all.counts")
-    assert same(again, whole)
+    assert have_equal_counts(again, expected)
     assert again.shards == total.shards
     assert not again["sex", "age"].flags.writeable
-    assert same(count_marginals(tmp_path / "all.counts", SCHEMA, list(whole)), whole)
+    assert have_equal_counts(count_marginals(tmp_path / "all.counts", SCHEMA, list(expected)), expected)
 
 
-def test_a_file_is_for_its_owner_alone_and_replaces_nothing(tmp_path: Path) -> None:
+def test_counts_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
     place, before = tmp_path / "a.counts", os.umask(0)
     try:
         counts_for(PLAN, records()).save(place)
@@ -98,16 +98,16 @@ def test_a_file_is_for_its_owner_alone_and_replaces_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [place]
 
 
-def test_no_part_is_added_twice(tmp_path: Path) -> None:
+def test_sum_with_repeated_shard_is_refused(tmp_path: Path) -> None:
     frame = records()
-    one, two = (counts_for(PLAN, part).as_shard() for part in cut(frame, 2))
+    one, two = (counts_for(PLAN, part).as_shard() for part in split(frame, 2))
     sum_ = one + two
     for twice in ((one, one), (sum_, two), (one, sum_), (one, counts_for(PLAN, frame.iloc[::2].sample(frac=1)))):
         with pytest.raises(DataError, match="1 of these parts is there twice"):
             Counts.sum(twice)
-    nothing = counts_for(PLAN, frame.iloc[:0]).as_shard()
-    assert same(Counts.sum([nothing, one, nothing, two]), sum_)
-    # two parts may really be alike in every number: their names then tell them apart, and bind them
+    empty = counts_for(PLAN, frame.iloc[:0]).as_shard()
+    assert have_equal_counts(Counts.sum([empty, one, empty, two]), sum_)
+    # names distinguish shards with equal counts
     north, south = (counts_for(PLAN, frame).as_shard(name) for name in ("north", "south"))
     assert (north + south).records == 2 * north.records
     with pytest.raises(DataError, match="there twice"):
@@ -119,7 +119,7 @@ def test_no_part_is_added_twice(tmp_path: Path) -> None:
     assert part.as_shard("north").shards != north.shards
 
 
-def test_parts_that_were_counted_otherwise_are_refused() -> None:
+def test_sum_of_incompatible_shards_is_refused() -> None:
     frame = records()
     one = counts_for(PLAN, frame.iloc[:100])
     ages = Schema([SCHEMA["sex"], Attribute.numeric("age", [0, 21, 65, 120]), SCHEMA["one"]])
@@ -139,17 +139,17 @@ def test_parts_that_were_counted_otherwise_are_refused() -> None:
         measure(PLAN, one, rehearsal=True, count_column="n")
 
 
-def test_a_cap_spans_parts_only_where_they_are_split_by_person(tmp_path: Path) -> None:
+def test_sum_of_capped_shards_needs_split_by_person(tmp_path: Path) -> None:
     frame = records()
-    whole = counts_for(CAPPED, frame, person="person")
-    assert whole.rows_over_cap > 20
+    expected = counts_for(CAPPED, frame, person="person")
+    assert expected.rows_over_cap > 20
     halves = [part for _, part in frame.groupby(frame["person"].astype(int) % 3)]
     parts = [counts_for(CAPPED, part, person="person") for part in halves]
     with pytest.raises(DataError, match="split_by_person"):
         Counts.sum(parts)
     with pytest.raises(DataError, match="split_by_person"):
         parts[0] + parts[1]
-    assert same(Counts.sum(parts, split_by_person=True), whole)
+    assert have_equal_counts(Counts.sum(parts, split_by_person=True), expected)
     for i, part in enumerate(parts):
         part.save(tmp_path / f"{i}.counts")
     files = [str(tmp_path / f"{i}.counts") for i in range(3)]
@@ -157,32 +157,32 @@ def test_a_cap_spans_parts_only_where_they_are_split_by_person(tmp_path: Path) -
     assert main(["counts", "merge", *files, "--out", str(out)]) == 1
     assert not out.exists()
     assert main(["counts", "merge", *files, "--split-by-person", "--out", str(out)]) == 0
-    assert same(Counts.load(out), whole)
-    # the cap binds a release of the sum as it binds one of the records
-    one_row = plan(ASKED, Budget(pcost=1.0))
+    assert have_equal_counts(Counts.load(out), expected)
+    # the cap limits a release of the sum like a release of the records
+    one_row = plan(WORKLOAD, Budget(pcost=1.0))
     with pytest.raises(DataError, match="up to 2 rows of a person"):
         measure(one_row, out, rehearsal=True)
-    assert check_records(CAPPED, out).over_cap == whole.rows_over_cap
+    assert check_records(CAPPED, out).over_cap == expected.rows_over_cap
 
 
-def test_a_release_of_the_sum_is_known_as_one_of_the_records(tmp_path: Path) -> None:
+def test_release_of_sum_has_digest_of_records(tmp_path: Path) -> None:
     frame, seen = records(), list[Intake]()
     book = Ledger.create(tmp_path / "book")
     for name in ("direct", "parts"):
         book.add_dataset(name, total=Budget(pcost=1e7))
     measure(PLAN, frame, dataset="direct", ledger=book)
-    total = Counts.sum(counts_for(PLAN, part).as_shard() for part in cut(frame))
-    found = measure(PLAN, total, dataset="parts", ledger=book, intake=seen.append)
+    total = Counts.sum(counts_for(PLAN, part).as_shard() for part in split(frame))
+    measurement = measure(PLAN, total, dataset="parts", ledger=book, intake=seen.append)
     assert "released under the name 'direct'" in seen[0].warnings[0]
     assert (seen[0].rows_in, seen[0].refused) == (len(frame), counts_for(PLAN, frame).rows_refused)
-    assert abs(found.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
+    assert abs(measurement.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
     one, two = (row for row in book.rows() if row.kind == "spend")
-    assert one.sha256 == two.sha256 != ""  # where the keyed digests of records stand
+    assert one.sha256 == two.sha256 != ""  # keyed digests of the records
 
 
-def test_a_look_at_the_sum_is_finished_on_the_same_records_alone(tmp_path: Path) -> None:
+def test_look_at_sum_needs_same_records_to_finish(tmp_path: Path) -> None:
     frame, common = records(), coarse_or_fine(COARSE, PLAN, names=["coarse", "fine"])
-    total = Counts.sum(counts_for_steps(common, part).as_shard() for part in cut(frame, 3))
+    total = Counts.sum(counts_for_steps(common, part).as_shard() for part in split(frame, 3))
     book = Ledger.create(tmp_path / "book")
     book.add_dataset("d", total=Budget(pcost=1e8))
     key = stepwise.look(common, total, dataset="d", ledger=book).key
@@ -194,23 +194,21 @@ def test_a_look_at_the_sum_is_finished_on_the_same_records_alone(tmp_path: Path)
     assert abs(done.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
 
 
-def lines(text: str) -> dict[str, Any]:
+def parse_json(text: str) -> dict[str, Any]:
     return dict(json.loads(text))
 
 
-def test_the_command_line_counts_parts_and_releases_their_sum(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame, files = records(), []
     place = {name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")}
     for name, text in (("plan", PLAN.to_json()), ("coarse", COARSE.to_json()), ("schema", SCHEMA.to_json())):
         Path(place[name]).write_text(text)
     book = Ledger.create(place["book"])
     book.add_dataset("d", total=Budget(pcost=1e8))
-    for i, part in enumerate(cut(frame, 3)):
+    for i, part in enumerate(split(frame, 3)):
         part.to_parquet(tmp_path / f"{i}.parquet")
         files.append(str(tmp_path / f"{i}.counts"))
-        given = [
+        args = [
             "count",
             "--schema",
             place["schema"],
@@ -219,48 +217,48 @@ def test_the_command_line_counts_parts_and_releases_their_sum(
             "--data",
             str(tmp_path / f"{i}.parquet"),
         ]
-        assert main([*given, "--out", files[-1], "--json"]) == 0
-        said = capsys.readouterr()
-        assert lines(said.out)["rows_in"] == len(part)
-        assert lines(said.out)["private"] is True
+        assert main([*args, "--out", files[-1], "--json"]) == 0
+        output = capsys.readouterr()
+        assert parse_json(output.out)["rows_in"] == len(part)
+        assert parse_json(output.out)["private"] is True
     for wrong in ([*files, files[0]], [*files, place["plan"]], [*files, str(tmp_path / "no.counts")]):
         assert main(["counts", "merge", *wrong, "--out", place["all.counts"]]) == 1
         assert "DataError" in capsys.readouterr().err
     assert main(["counts", "merge", *files, "--out", place["all.counts"], "--json"]) == 0
-    assert lines(capsys.readouterr().out)["shards"] == 3
-    given = ["release", "--plan", place["plan"], "--counts", place["all.counts"], "--dataset", "d"]
-    assert main([*given, "--ledger", place["book"], "--out", str(tmp_path / "a.csv")]) == 0
+    assert parse_json(capsys.readouterr().out)["shards"] == 3
+    args = ["release", "--plan", place["plan"], "--counts", place["all.counts"], "--dataset", "d"]
+    assert main([*args, "--ledger", place["book"], "--out", str(tmp_path / "a.csv")]) == 0
     assert f"Rows read {len(frame)} = counted" in capsys.readouterr().err
     answers = pd.read_csv(tmp_path / "a.csv")["answer"]
     assert abs(answers[:6] - counts_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
-    assert main([*given, "--ledger", place["all.counts"], "--out", place["all.counts"]]) == 1
+    assert main([*args, "--ledger", place["all.counts"], "--out", place["all.counts"]]) == 1
     with pytest.raises(SystemExit):
         main(
             ["release", "--plan", place["plan"], "--counts", place["plan"], "--dataset", "d", "--ledger", place["book"]]
         )
     assert main(["count", "--plan", place["plan"], "--data", files[0], "--out", str(tmp_path / "x")]) == 1
     frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
-    given = ["check", "--plan", place["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
+    args = ["check", "--plan", place["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
     for delimiter, code in ((";", 0), ("|", 1)):
         capsys.readouterr()
-        assert main([*given, "--delimiter", delimiter]) == code
-    # steps: both plans are counted, and the look is finished on the same sum
+        assert main([*args, "--delimiter", delimiter]) == code
+    # two stages: both plans are counted, and the release is finished on the sum of the look
     for i in range(3):
-        given = ["count", "--plan", place["coarse"], place["plan"], "--data", str(tmp_path / f"{i}.parquet")]
-        assert main([*given, "--out", str(tmp_path / f"s{i}.counts")]) == 0
+        args = ["count", "--plan", place["coarse"], place["plan"], "--data", str(tmp_path / f"{i}.parquet")]
+        assert main([*args, "--out", str(tmp_path / f"s{i}.counts")]) == 0
     steps = str(tmp_path / "steps.counts")
     assert main(["counts", "merge", *(str(tmp_path / f"s{i}.counts") for i in range(3)), "--out", steps]) == 0
     capsys.readouterr()
     where = ["--ledger", place["book"], "--counts", steps]
     look = ["look", "--plans", place["coarse"], place["plan"], "--names", "coarse", "fine", "--dataset", "d", *where]
     assert main([*look, "--out", str(tmp_path / "look.csv"), "--json"]) == 0
-    key = lines(capsys.readouterr().out)["key"]
+    key = parse_json(capsys.readouterr().out)["key"]
     assert main(["decide", "--ledger", place["book"], "--look", key, "--option", "fine", "--by", "A. Reader"]) == 0
     assert main(["finish", "--look", key, *where, "--out", str(tmp_path / "fine.csv")]) == 0
 
 
-def changed(place: Path, out: Path, **head: Any) -> Path:
-    """The same file with another head, or with other tables."""
+def modify(place: Path, out: Path, **head: Any) -> Path:
+    """Write a copy of a counts file with other header fields or tables."""
     tables = head.pop("tables", {})
     with zipfile.ZipFile(place) as old, zipfile.ZipFile(out, "w") as new:
         for name in old.namelist():
@@ -300,21 +298,21 @@ def changed(place: Path, out: Path, **head: Any) -> Path:
     ],
     ids=str,
 )
-def test_files_of_counts_that_are_wrong_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_invalid_counts_file_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     place = tmp_path / "a.counts"
     counts_for(PLAN, records()).save(place)
-    if wrong.get("sets") == [["sex", "age"]]:  # a file that says less than it holds is as good as one that holds less
-        assert list(Counts.load(changed(place, tmp_path / "b.counts", **wrong))) == [("sex", "age")]
+    if wrong.get("sets") == [["sex", "age"]]:  # tables that the header does not list are ignored
+        assert list(Counts.load(modify(place, tmp_path / "b.counts", **wrong))) == [("sex", "age")]
         return
     with pytest.raises(EngineError) as caught:
-        Counts.load(changed(place, tmp_path / "b.counts", **wrong))
+        Counts.load(modify(place, tmp_path / "b.counts", **wrong))
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None
 
 
-def test_damage_anywhere_is_found(tmp_path: Path) -> None:
-    place, found = tmp_path / "a.counts", counts_for(PLAN, records())
-    found.save(place)
+def test_damaged_counts_file_is_refused_or_equal(tmp_path: Path) -> None:
+    place, counts = tmp_path / "a.counts", counts_for(PLAN, records())
+    counts.save(place)
     content, rng = place.read_bytes(), random.Random(0)
     short = [content[:n] for n in range(0, len(content), 97)] + [b"no zip"]
     spoiled = []
@@ -329,7 +327,7 @@ def test_damage_anywhere_is_found(tmp_path: Path) -> None:
         except EngineError:
             continue
         assert i >= len(short)
-        assert same(again, found)
+        assert have_equal_counts(again, counts)
     os.chmod(place, 0)
     if os.geteuid():
         with pytest.raises(DataError, match="you may not read it"):

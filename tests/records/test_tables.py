@@ -1,4 +1,4 @@
-"""Exact tables from records of every kind, in blocks of any size, and within the memory that is allowed."""
+"""Exact tables from data of every kind, in blocks of any size, within the memory limit."""
 
 import functools
 import itertools
@@ -20,7 +20,7 @@ from tests.records.fitting import ALL_SETS, KINDS, SCHEMA, csv_file, sample
 
 
 def oracle(frame: pd.DataFrame, schema: Schema, names: tuple[str, ...]) -> np.ndarray:
-    """Cell by cell with pandas: count the rows whose every value lies in the cell."""
+    """Count the rows of each cell with pandas, as a reference."""
 
     def inside(name: str, cell: int) -> pd.Series:
         attribute, column = schema[name], frame[name]
@@ -31,12 +31,12 @@ def oracle(frame: pd.DataFrame, schema: Schema, names: tuple[str, ...]) -> np.nd
         if attribute.labels is None:
             return column == cell
         label = attribute.labels[cell]
-        own = column.eq(label) & column.notna()
+        selected = column.eq(label) & column.notna()
         if label == attribute.missing:
-            own |= column.isna()
+            selected |= column.isna()
         if label == attribute.other:
-            own |= column.notna() & ~column.isin(attribute.labels)
-        return own
+            selected |= column.notna() & ~column.isin(attribute.labels)
+        return selected
 
     table = np.zeros(schema.sizes(names), np.int64)
     for cell in np.ndindex(table.shape):
@@ -53,7 +53,7 @@ def expected_tables(rows: int) -> dict[tuple[str, ...], np.ndarray]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_data_gives_the_same_exact_tables(kind: str, tmp_path: Path) -> None:
+def test_each_kind_of_data_gives_exact_tables(kind: str, tmp_path: Path) -> None:
     frame = sample(200)
     counts = count_marginals(KINDS[kind](frame, tmp_path), SCHEMA, ALL_SETS)
     assert list(counts) == ALL_SETS
@@ -65,32 +65,32 @@ def test_every_kind_of_data_gives_the_same_exact_tables(kind: str, tmp_path: Pat
         np.testing.assert_array_equal(table, expected_tables(len(frame))[names])
 
 
-def test_chunks_and_batches_of_any_size_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_size_does_not_change_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = sample(5_000)
-    whole = count_marginals(frame, SCHEMA, ALL_SETS)
+    expected = count_marginals(frame, SCHEMA, ALL_SETS)
     monkeypatch.setattr(engine.records.marginals, "CHUNK_ROWS", 1)
     monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
-    again = count_marginals(frame, SCHEMA, ALL_SETS)
+    counts = count_marginals(frame, SCHEMA, ALL_SETS)
     for names in ALL_SETS:
-        np.testing.assert_array_equal(again[names], whole[names])
+        np.testing.assert_array_equal(counts[names], expected[names])
 
 
 @pytest.mark.parametrize(
     "sizes", [(1, 128), (128, 1), (127,), (128,), (1, 32_768), (181, 182), (2, 7, 3_000), (99_999,)]
 )
-def test_tables_at_the_ends_of_integer_types(sizes: tuple[int, ...]) -> None:
+def test_tables_at_integer_type_limits_are_exact(sizes: tuple[int, ...]) -> None:
     schema = Schema([Attribute.of_size(f"a{i}", size) for i, size in enumerate(sizes)])
     rng = np.random.default_rng(1)
     for rows in (50, 40_000):
         columns = [rng.integers(0, size, rows) for size in sizes]
         for codes, size in zip(columns, sizes, strict=True):
             codes[:2] = 0, size - 1
-        found = count_marginals(pd.DataFrame(dict(zip(schema.names, columns, strict=True))), schema, [schema.names])
+        counts = count_marginals(pd.DataFrame(dict(zip(schema.names, columns, strict=True))), schema, [schema.names])
         expected = np.bincount(np.ravel_multi_index(columns, sizes), minlength=math.prod(sizes)).reshape(sizes)
-        np.testing.assert_array_equal(found[schema.names], expected)
+        np.testing.assert_array_equal(counts[schema.names], expected)
 
 
-def test_csv_blocks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_csv_block_size_does_not_change_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = csv_file(sample(200), tmp_path / "x.csv")
     for block in (60, 61, 500):
         monkeypatch.setattr(engine.records.csv_reader, "CSV_BLOCK", block)
@@ -99,7 +99,7 @@ def test_csv_blocks_may_end_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyP
             np.testing.assert_array_equal(counts[names], expected_tables(200)[names])
 
 
-def test_only_the_number_of_records_is_asked(tmp_path: Path) -> None:
+def test_empty_attribute_set_counts_records(tmp_path: Path) -> None:
     frame = sample(70)
     for kind in set(KINDS) - {"counts"}:
         path = tmp_path / kind
@@ -110,7 +110,7 @@ def test_only_the_number_of_records_is_asked(tmp_path: Path) -> None:
     assert len(count_marginals(frame, SCHEMA, [])) == 0
 
 
-def test_an_empty_table_of_records_counts_nothing(tmp_path: Path) -> None:
+def test_empty_records_give_zero_tables(tmp_path: Path) -> None:
     frame = sample(3).iloc[:0]
     for kind in ("DataFrame", "csv", "csv.gz", "parquet", "table", "reader", "lazy", "dataset in memory"):
         path = tmp_path / kind
@@ -120,7 +120,7 @@ def test_an_empty_table_of_records_counts_nothing(tmp_path: Path) -> None:
         assert all(table.sum() == 0 for table in counts.values())
 
 
-def test_wrong_requests_are_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     frame = sample(3)
     for sets in (["age"], "age", [3], [("age", "age")], [("height",)], [(3,)], [{"age", "sex"}], [frozenset(["age"])]):
         with pytest.raises(SchemaError):
@@ -132,7 +132,7 @@ def test_wrong_requests_are_refused() -> None:
             count_marginals(data, SCHEMA, [("age",)])
 
 
-def test_tables_too_large_are_refused_before_anything_is_allocated() -> None:
+def test_too_large_tables_are_refused_before_allocation() -> None:
     schema = Schema([Attribute.of_size(f"a{i}", 1_000) for i in range(40)])
     frame = pd.DataFrame({name: [0] for name in schema})
     with pytest.raises(LimitExceeded, match=r"7\.9e\+13 bytes"):
@@ -166,7 +166,7 @@ def test_progress_rises_and_can_stop(kind: str, tmp_path: Path, monkeypatch: pyt
         count_marginals(KINDS[kind](sample(4_000), tmp_path), SCHEMA, ALL_SETS, progress=stop)
 
 
-def test_a_real_table_is_counted_whole() -> None:
+def test_large_table_is_counted_exactly() -> None:
     rng = np.random.default_rng(2)
     sizes = (85, 9, 100, 16, 7, 15, 6, 5, 2, 2, 100, 100, 99, 42)
     schema = Schema([Attribute.of_size(f"a{i}", size) for i, size in enumerate(sizes)])

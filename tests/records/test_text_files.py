@@ -1,4 +1,4 @@
-"""Lines of text, packed or not: CSV of any delimiter and encoding, and objects of JSON."""
+"""Text files, compressed or not: CSV of any delimiter and encoding, and lines of JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def jsonl(frame: pd.DataFrame) -> bytes:
 
 @pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
 @pytest.mark.parametrize("form", [".csv", ".tsv", ".jsonl", ".ndjson"])
-def test_text_files_packed_or_not(tmp_path: Path, form: str, pack: str) -> None:
+def test_compressed_text_files_have_equal_counts(tmp_path: Path, form: str, pack: str) -> None:
     separator = "\t" if form == ".tsv" else ","
     content = jsonl(FRAME) if "j" in form else FRAME.to_csv(index=False, sep=separator).encode()
     place = packed(tmp_path / f"x{form}{pack}", content)
@@ -59,7 +59,7 @@ def test_text_files_packed_or_not(tmp_path: Path, form: str, pack: str) -> None:
 
 
 def every_second(*factors: Any) -> list[Any]:
-    """Rows of which every value of one meets half of the others' in every run, all of them in full ones."""
+    """Return all combinations of factors; every second one runs only in full runs."""
     rows = itertools.product(*map(enumerate, factors))
     return [pytest.param(*(v for _, v in r), marks=[pytest.mark.full] * (sum(k for k, _ in r) % 2)) for r in rows]
 
@@ -67,16 +67,17 @@ def every_second(*factors: Any) -> list[Any]:
 @pytest.mark.parametrize(
     ("delimiter", "encoding"), every_second([",", ";", "\t", "|", "~"], ["utf-8", "latin-1", "utf-16", "utf-16-be"])
 )
-def test_csv_of_any_delimiter_and_encoding(tmp_path: Path, delimiter: str, encoding: str, monkeypatch: Any) -> None:
+def test_csv_delimiter_and_encoding_do_not_change_counts(
+    tmp_path: Path, delimiter: str, encoding: str, monkeypatch: Any
+) -> None:
     text = FRAME.to_csv(index=False, sep=delimiter)
     place = packed(tmp_path / "x.csv", text.encode(encoding))
-    given = delimiter if delimiter == "~" else None
     for block in (61, 4_000_000):  # blocks may end inside a character
         monkeypatch.setattr("engine.records.csv_reader.CSV_BLOCK", block if block > len(text.split("\n")[0]) else 200)
         monkeypatch.setattr("engine.records.csv_reader.HEAD", block)
-        check(TextFile(path=place, delimiter=given or delimiter, encoding=encoding))
+        check(TextFile(path=place, delimiter=delimiter, encoding=encoding))
     if encoding == "utf-8":
-        if given is None:
+        if delimiter != "~":
             check(place)
         place.write_bytes(text.replace("F", 'F"F', 1).encode())
         with pytest.raises(DataError, match="a quote in the middle of a field"):
@@ -89,7 +90,7 @@ def test_csv_of_any_delimiter_and_encoding(tmp_path: Path, delimiter: str, encod
         count_marginals(TextFile(path=place, delimiter=delimiter, encoding="utf-16"), SCHEMA, SETS, on_refused="drop")
 
 
-def test_what_is_no_delimiter_or_encoding_is_refused() -> None:
+def test_invalid_delimiter_or_encoding_is_refused() -> None:
     for wrong in ({"delimiter": ""}, {"delimiter": ";;"}, {"delimiter": '"'}, {"delimiter": "é"}):
         with pytest.raises(DataError, match="delimiter"):
             TextFile(path="x.csv", **wrong)
@@ -99,7 +100,7 @@ def test_what_is_no_delimiter_or_encoding_is_refused() -> None:
 
 
 @pytest.mark.parametrize("line", ["[1]", "{", "7391", "\ud800", "nul", '{"sex": "F"', "[" * 100_000])
-def test_lines_that_are_no_object_are_named_by_their_number(tmp_path: Path, line: str) -> None:
+def test_invalid_json_line_is_reported_by_number(tmp_path: Path, line: str) -> None:
     place = tmp_path / "x.jsonl"
     place.write_bytes(b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass"))
     with pytest.raises(DataError, match=r"line 3 of the file 'x\.jsonl'") as caught:
@@ -110,7 +111,7 @@ def test_lines_that_are_no_object_are_named_by_their_number(tmp_path: Path, line
         count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
 
 
-def test_a_key_that_an_object_has_twice_is_named_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
     place = tmp_path / "x.jsonl"
     row = '{"sex": "F", "age": 1, "code": 1, "note": {"age": 1, "age": 2}, "more": 1, "more": 2}\n'
     place.write_text(row)
@@ -123,7 +124,7 @@ def test_a_key_that_an_object_has_twice_is_named_where_it_is_asked_for(tmp_path:
 
 @pytest.mark.parametrize("pack", ["", ".gz", ".bz2", ".zst", ".zip"])
 @pytest.mark.parametrize("form", [".csv", ".jsonl"])
-def test_what_is_no_text_is_called_by_its_name(tmp_path: Path, form: str, pack: str) -> None:
+def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str) -> None:
     for begins, kind in ((b"%PDF-1.7\n7391", "a PDF document"), (b"PAR1" + bytes(99), "a parquet file")):
         place = packed(tmp_path / f"x{form}{pack}", begins)
         with pytest.raises(DataError, match=f"holds {kind} and no lines of text") as caught:
@@ -131,7 +132,7 @@ def test_what_is_no_text_is_called_by_its_name(tmp_path: Path, form: str, pack: 
         assert "7391" not in str(caught.value)
 
 
-def test_keys_that_the_first_object_leaves_out_are_columns(tmp_path: Path) -> None:
+def test_keys_absent_from_first_object_are_columns(tmp_path: Path) -> None:
     place = tmp_path / "x.jsonl"
     place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
     with pytest.raises(DataError, match="'people', which holds numbers"):

@@ -1,1 +1,1 @@
-"""Tests of engine.records."""
+"""Tests of named database tables and Dask partitions."""

@@ -1,4 +1,4 @@
-"""Tables that settings name: counted where they are, and what is wrong is said without a secret."""
+"""Database tables named in the settings: counting, and error messages without secrets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.records.mixed import FRAME, check
 
 
 @pytest.fixture
-def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Settings that name the records in a database, whose place is a secret of the environment."""
+def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Settings that name a database table whose path is a secret environment variable."""
     place = tmp_path / "office-secret.duckdb"
     with duckdb.connect(str(place)) as database:
         database.register("frame", FRAME)
@@ -26,29 +26,27 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return settings
 
 
-def test_a_table_that_settings_name_is_counted_where_it_is(named: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.records.marginals.read_batches", lambda *_: pytest.fail("rows travelled"))
+def test_named_table_is_counted_in_database(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.records.marginals.read_batches", lambda *_: pytest.fail("rows were read"))
     assert named_sources() == ("census",)
     check(named_table("census"))
 
 
-def test_settings_of_sources_that_are_wrong_say_so_and_tell_no_secret(
-    named: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def said(name: str = "census", text: str | None = None) -> str:
+def test_invalid_source_settings_error_hides_secrets(settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def error_message(name: str = "census", text: str | None = None) -> str:
         if text is not None:
-            named.write_text(text)
+            settings_file.write_text(text)
         with pytest.raises(DataError) as caught:
             named_table(name)
         assert "office-secret" not in str(caught.value)
         assert caught.value.__context__ is None
         return str(caught.value)
 
-    good = named.read_text()
-    assert "close names: 'census'" in said("cencus")
-    assert "has another table" in said(text=good.replace("people", "persons"))
-    assert "cannot be reached" in said(text=good.replace("${PLACE}", "${PLACE}/no/office-secret"))
-    assert "the variable 'PLACES'" in said(text=good.replace("PLACE", "PLACES"))
+    good = settings_file.read_text()
+    assert "close names: 'census'" in error_message("cencus")
+    assert "has another table" in error_message(text=good.replace("people", "persons"))
+    assert "cannot be reached" in error_message(text=good.replace("${PLACE}", "${PLACE}/no/office-secret"))
+    assert "the variable 'PLACES'" in error_message(text=good.replace("PLACE", "PLACES"))
     for wrong in (
         "address",
         "[census]\ntable = 'x'",
@@ -56,9 +54,9 @@ def test_settings_of_sources_that_are_wrong_say_so_and_tell_no_secret(
         "[census]\naddress = 1\ntable = 'x'",
         "x = 1",
     ):
-        assert "DP_WORKBENCH_SOURCES" in said(text=wrong)
-    named.unlink()
-    assert "DP_WORKBENCH_SOURCES" in said()
+        assert "DP_WORKBENCH_SOURCES" in error_message(text=wrong)
+    settings_file.unlink()
+    assert "DP_WORKBENCH_SOURCES" in error_message()
     monkeypatch.delenv("DP_WORKBENCH_SOURCES")
     assert named_sources() == ()
-    assert "the variable DP_WORKBENCH_SOURCES" in said()
+    assert "the variable DP_WORKBENCH_SOURCES" in error_message()

@@ -1,4 +1,4 @@
-"""Partitions of Dask: counted by the workers, stopped by whoever hears of them, and only counts come back."""
+"""Dask partitions: counted by workers, cancellation, and failures of workers."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def partitions(frame: pd.DataFrame = FRAME) -> Any:
     return dask.dataframe.from_pandas(frame, npartitions=5)
 
 
-def test_partitions_are_counted_by_the_workers_and_only_counts_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.records.readers._partitions", lambda *_: pytest.fail("rows travelled"))
-    heard: list[float] = []
+def test_partitions_are_counted_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.records.readers._partitions", lambda *_: pytest.fail("rows were read"))
+    fractions: list[float] = []
     monkeypatch.setattr("engine.records.dask.TOGETHER", 2)
-    check(partitions(), progress=lambda fraction, text: bool(heard.append(fraction)) or True)
-    assert heard == sorted(heard)
-    assert {0.4, 0.8, 1.0} < set(heard)
-    assert heard[-1] == 1.0
+    check(partitions(), progress=lambda fraction, text: bool(fractions.append(fraction)) or True)
+    assert fractions == sorted(fractions)
+    assert {0.4, 0.8, 1.0} < set(fractions)
+    assert fractions[-1] == 1.0
     refusals = []
     for data in (FRAME, partitions()):
         with pytest.raises(DataError) as caught:
@@ -45,8 +45,8 @@ def test_partitions_are_counted_by_the_workers_and_only_counts_come_back(monkeyp
 
 
 @pytest.mark.parametrize("error", [Cancelled, OSError])
-def test_one_who_hears_of_partitions_stops_all_that_wait(error: type[Exception], tmp_path: Path) -> None:
-    def counted(part: pd.DataFrame) -> Any:
+def test_exception_in_progress_stops_waiting_partitions(error: type[Exception], tmp_path: Path) -> None:
+    def count_partition(part: pd.DataFrame) -> Any:
         (tmp_path / f"{len(list(tmp_path.iterdir()))}").touch()
         return count_marginals(part, SCHEMA, SETS, on_refused="drop")
 
@@ -55,14 +55,14 @@ def test_one_who_hears_of_partitions_stops_all_that_wait(error: type[Exception],
 
     frame = dask.dataframe.from_pandas(FRAME, npartitions=40)
     with dask.config.set(scheduler="sync"), pytest.raises(error, match="stopped"):
-        count_partitions(frame, list(FRAME.columns), counted, stop)
+        count_partitions(frame, list(FRAME.columns), count_partition, stop)
     assert len(list(tmp_path.iterdir())) <= 1
 
 
 def test_rows_of_a_person_are_capped_across_partitions() -> None:
     panel = FRAME.assign(pid=np.arange(len(FRAME)) % 40)
-    capped = {"person": "pid", "rows_per_person": 2, "on_refused": "drop"}
-    one, other = (count_marginals(data, SCHEMA, SETS, **capped) for data in (panel, partitions(panel)))
+    options = {"person": "pid", "rows_per_person": 2, "on_refused": "drop"}
+    one, other = (count_marginals(data, SCHEMA, SETS, **options) for data in (panel, partitions(panel)))
     assert (one.people, one.rows_over_cap) == (other.people, other.rows_over_cap)
     assert all((one[names] == other[names]).all() for names in one)
 
@@ -75,11 +75,11 @@ def test_rows_of_a_person_are_capped_across_partitions() -> None:
         (ValueError, r"the Dask frame cannot be read \(ValueError\)"),
     ],
 )
-def test_workers_that_fail_are_named_without_a_value(error: type[Exception], words: str) -> None:
-    def lost(*_: Any, **__: Any) -> None:
+def test_worker_failure_error_hides_values(error: type[Exception], words: str) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise error("a secret value")
 
-    with dask.config.set(scheduler=lost), pytest.raises(DataError, match=words) as caught:
+    with dask.config.set(scheduler=fail), pytest.raises(DataError, match=words) as caught:
         count_marginals(partitions(), SCHEMA, SETS)
     assert "secret" not in str(caught.value)
     assert caught.value.__context__ is None

@@ -1,4 +1,4 @@
-"""Files of statistical and other programs: the same records, a schema of their labels, and damage that is told."""
+"""Files of statistical and office programs: equal counts, schema from labels, and damaged files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SURVEY = pd.DataFrame(
 
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta"])
-def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) -> None:
+def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
     place, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
     if form == "sav":
         pyreadstat.write_sav(SURVEY, place, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]})
@@ -39,18 +39,18 @@ def test_labels_make_a_schema_that_the_records_fit(tmp_path: Path, form: str) ->
     assert draft.unlabelled == ("age",)
     assert draft.schema["sex"].labels == ("woman", "man", "no answer", "refused")
     assert draft.schema["sex"].missing == ("refused" if form == "sav" else None)
-    found = count_marginals(place, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
+    counts = count_marginals(place, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
     rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
-    assert found["sex", "work"].tolist() == rows
+    assert counts["sex", "work"].tolist() == rows
     reasons = {"outside the public domain": 1} | ({} if form == "sav" else {"missing": 1})
-    assert found.refused == {"sex": reasons}
+    assert counts.refused == {"sex": reasons}
     ages = Schema([Attribute.numeric("age", [0, 50, 100])])
     assert count_marginals(place, ages, [("age",)])["age",].tolist() == [5, 2]
     with pytest.raises(DataError, match="'age', which holds numbers"):
         count_marginals(place, draft.schema, [("sex",)], on_refused="drop")
 
 
-def test_numbers_whose_missing_codes_alone_have_labels_are_asked_about(tmp_path: Path) -> None:
+def test_number_column_with_labelled_missing_codes_is_refused(tmp_path: Path) -> None:
     rows = pd.DataFrame({"sex": [1.0, 2.0], "region": [1.0, 2.0], "people": [70.0, -9.0]})
     labels = {"sex": {1.0: "F", 2.0: "M"}, "region": {1.0: "north", 2.0: "south"}, "people": {-9.0: "unknown"}}
     place, schema = tmp_path / "x.sav", Schema([Attribute.categorical("sex", ["F", "M"])])
@@ -62,7 +62,7 @@ def test_numbers_whose_missing_codes_alone_have_labels_are_asked_about(tmp_path:
 
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
-def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
+def test_truncated_labelled_file_is_refused(tmp_path: Path, form: str) -> None:
     place = tmp_path / f"x.{form}"
     rows = pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999})
     {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, place)
@@ -73,32 +73,32 @@ def test_a_file_that_breaks_off_is_refused(tmp_path: Path, form: str) -> None:
         count_marginals(place, schema, [("sex",)], on_refused="drop")
 
 
-def test_a_damaged_file_ends_its_reader_alone(tmp_path: Path) -> None:
+def test_damaged_file_stops_only_its_reader(tmp_path: Path) -> None:
     place = tmp_path / "x.sav"
     rows = pd.DataFrame({"sex": ["F", "M"], "code": [0.0, 1.0]})
     pyreadstat.write_sav(rows, place, variable_value_labels={"code": {0.0: "no", 1.0: "yes"}})
     assert draft_schema(place).schema["code"].labels == ("no", "yes")
-    held = place.read_bytes()
+    content = place.read_bytes()
     numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
-    assert held.count(numbers) == 1
-    place.write_bytes(held.replace(numbers, texts))  # labels of numbers for texts: readers fall over
+    assert content.count(numbers) == 1
+    place.write_bytes(content.replace(numbers, texts))  # numeric labels of a text column crash the reader
     for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
         with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
             read(place)
 
 
 @pytest.mark.usefixtures("in_process_readers")
-def test_public_columns_of_which_some_values_have_labels_have_a_cell_for_each(tmp_path: Path) -> None:
+def test_public_draft_of_partly_labelled_column_keeps_values(tmp_path: Path) -> None:
     place, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
     pyreadstat.write_sav(rows, place, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
     schema = draft_of_public(place).schema
     assert schema["work"].labels == ("2", "2.5", "none", "refused")
-    found = count_marginals(place, schema, [("work",)], on_refused="drop")
-    assert found["work",].tolist() == [1, 1, 1, 1]
-    assert found.refused == {"work": {"missing": 1}}
+    counts = count_marginals(place, schema, [("work",)], on_refused="drop")
+    assert counts["work",].tolist() == [1, 1, 1, 1]
+    assert counts.refused == {"work": {"missing": 1}}
 
 
-def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:
+def test_draft_schema_without_labels_is_refused(tmp_path: Path) -> None:
     pyreadstat.write_sav(SURVEY, tmp_path / "x.sav")
     with pytest.raises(SchemaError, match="no column"):
         draft_schema(tmp_path / "x.sav")
@@ -112,8 +112,8 @@ def test_files_without_labels_make_no_schema(tmp_path: Path) -> None:
 SMALL = pd.DataFrame(
     {"SEX": ["F", "M", "", "x", "f", "F"], "AGE": [30.0, 19.5, None, 80, -3, 120], "CODE": [0, 4, 2, 5, 1, 3]}
 )
-# what nothing at hand writes: the same records as files of SAS and of an old Excel, packed
-WRITTEN = {
+# formats that no available library writes: the records as compressed SAS and old Excel files
+ENCODED_FILES = {
     ".sas7bdat": (
         "c-rmSze@sP9LMpm8e!CMf`dcQ5e-doqC_p_k!J)-fesB3O+iajL0h&rME^>2AT5s77BsXsHC50LJH5vr&r_E*G)V84!}p%gJ>N$hPWZx!bY0vZ"
         "ZJi|(m*=N(8L6j_QxjGqBQhxwNz1pA+N$i9?ZQgY%exh~>{aYA(nqsD*jK%+@7=lGYG|HhiA0Tfe#S{V>5}8utY2q~JG=V_0ssI2000000002M"
@@ -134,8 +134,8 @@ WRITTEN = {
 }
 
 
-def open_document(path: Path) -> None:
-    """A sheet of Open Document as small as it can be."""
+def write_open_document(path: Path) -> None:
+    """Write a minimal OpenDocument sheet."""
 
     def cell(value: Any) -> str:
         if value is None or value == "" or value != value:
@@ -159,8 +159,8 @@ def open_document(path: Path) -> None:
         )
 
 
-def written(path: Path) -> Path:
-    """The small records as a file of the kind that its name says."""
+def write_small(path: Path) -> Path:
+    """Write the small records in the format of the file name."""
     match path.suffix:
         case ".xpt":
             pyreadstat.write_xport(SMALL, path)
@@ -169,15 +169,15 @@ def written(path: Path) -> Path:
         case ".zsav":
             pyreadstat.write_sav(SMALL, path, compress=True)
         case ".ods":
-            open_document(path)
+            write_open_document(path)
         case kind:
-            path.write_bytes(zlib.decompress(base64.b85decode(WRITTEN[kind])))
+            path.write_bytes(zlib.decompress(base64.b85decode(ENCODED_FILES[kind])))
     return path
 
 
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", [".sas7bdat", ".xpt", ".por", ".zsav", ".xls", ".ods"])
-def test_files_of_other_programs_hold_the_same_records(tmp_path: Path, form: str) -> None:
+def test_foreign_file_formats_have_equal_counts(tmp_path: Path, form: str) -> None:
     schema = Schema(
         [
             Attribute.categorical("SEX", ["F", "M"], missing="M"),
@@ -186,11 +186,11 @@ def test_files_of_other_programs_hold_the_same_records(tmp_path: Path, form: str
         ]
     )
     sets = [("SEX", "CODE"), ("AGE",)]
-    place, here = written(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
-    found = count_marginals(place, schema, sets, on_refused="drop")
-    assert all((found[names] == table).all() for names, table in here.items())
-    assert found.refused == here.refused
-    assert found.rows_in == len(SMALL)
+    place, expected = write_small(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
+    counts = count_marginals(place, schema, sets, on_refused="drop")
+    assert all((counts[names] == table).all() for names, table in expected.items())
+    assert counts.refused == expected.refused
+    assert counts.rows_in == len(SMALL)
     with pytest.raises(DataError, match=r"'CODE', which holds numbers"):
         count_marginals(place, Schema(schema.attributes[:2]), [("SEX",), ("AGE",)])
     body = place.read_bytes()

@@ -1,4 +1,4 @@
-"""Tables that are counted already: read by their column of counts, never in silence as one record a row."""
+"""Tables with a count column: the column is used, or must be ignored explicitly."""
 
 from __future__ import annotations
 
@@ -33,57 +33,57 @@ N = np.array([3, 0, 7, 7, 1, 2, 5, 5, 0, 9, 4, 6])
 PLAN = plan(Workload.all_ways(SCHEMA, (1, 2)), Budget(pcost=1.0))
 
 
-def counted(name: str = "n") -> pd.DataFrame:
+def counted_table(name: str = "n") -> pd.DataFrame:
     return CELLS.assign(**{name: N})
 
 
-def kinds(frame: pd.DataFrame, folder: Path) -> list[Any]:
+def data_kinds(frame: pd.DataFrame, folder: Path) -> list[Any]:
     frame.to_csv(folder / "a.csv", index=False)
     frame.to_parquet(folder / "a.parquet")
     return [frame, pa.Table.from_pandas(frame), str(folder / "a.csv"), folder / "a.parquet", frame.astype({"n": float})]
 
 
-def test_a_row_counts_as_often_as_it_says(tmp_path: Path) -> None:
-    asked = [("sex", "age"), ("age",), ()]
-    single = count_marginals(CELLS.loc[CELLS.index.repeat(N)], SCHEMA, asked)
-    for data in kinds(counted(), tmp_path):
-        found = count_marginals(data, SCHEMA, asked, count_column="n")
-        assert found.records == found.rows_in == N.sum()
-        assert all((found[names] == single[names]).all() for names in single)
-    assert count_marginals(counted(), SCHEMA, [()], count_column="n").records == N.sum()
+def test_count_column_weights_rows(tmp_path: Path) -> None:
+    sets = [("sex", "age"), ("age",), ()]
+    single = count_marginals(CELLS.loc[CELLS.index.repeat(N)], SCHEMA, sets)
+    for data in data_kinds(counted_table(), tmp_path):
+        counts = count_marginals(data, SCHEMA, sets, count_column="n")
+        assert counts.records == counts.rows_in == N.sum()
+        assert all((counts[names] == single[names]).all() for names in single)
+    assert count_marginals(counted_table(), SCHEMA, [()], count_column="n").records == N.sum()
 
 
-def test_counts_that_are_none_are_refused_and_sums_still_hold() -> None:
-    wrong = counted().astype({"n": object})
+def test_invalid_row_counts_are_refused() -> None:
+    wrong = counted_table().astype({"n": object})
     wrong.loc[0, "n"], wrong.loc[2, "n"], wrong.loc[3, "sex"] = -1, 2.5, "X"
     with pytest.raises(DataError, match="column 'n': 1 outside the public domain, 1 not a whole number"):
         count_marginals(wrong, SCHEMA, [("age",)], count_column="n")
-    found = count_marginals(wrong, SCHEMA, [("sex", "age")], count_column="n", on_refused="drop")
-    assert found.refused == {
+    counts = count_marginals(wrong, SCHEMA, [("sex", "age")], count_column="n", on_refused="drop")
+    assert counts.refused == {
         "sex": {"outside the public domain": 7},
         "n": {"outside the public domain": 1, "not a whole number": 1},
     }
-    assert (found.records, found.rows_refused) == (N.sum() - 3 - 7 - 7, 9)
+    assert (counts.records, counts.rows_refused) == (N.sum() - 3 - 7 - 7, 9)
 
 
-def test_a_counted_table_is_never_taken_for_records_without_a_word(tmp_path: Path) -> None:
-    for data in kinds(counted(), tmp_path):
+def test_unused_count_column_is_refused(tmp_path: Path) -> None:
+    for data in data_kinds(counted_table(), tmp_path):
         with pytest.raises(DataError, match=r"column 'n', .* count_column='n', or .* ignore=\['n'\]"):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
     place = tmp_path / "b.csv"
-    counted("inhabitants").to_csv(place, index=False)
-    for data in (counted("inhabitants"), place, pa.Table.from_pandas(counted("inhabitants"))):
+    counted_table("inhabitants").to_csv(place, index=False)
+    for data in (counted_table("inhabitants"), place, pa.Table.from_pandas(counted_table("inhabitants"))):
         with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* count_column='inhabitants', or"):
             count_marginals(data, SCHEMA, [("age",)])
         assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
         assert count_marginals(data, SCHEMA, [("age",)], count_column="inhabitants").records == N.sum()
-    assert count_marginals(counted(), SCHEMA, [("age",)], ignore=["n"]).records == 12
+    assert count_marginals(counted_table(), SCHEMA, [("age",)], ignore=["n"]).records == 12
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_counts_in_one_file_of_many_are_asked_about(ending: str, tmp_path: Path) -> None:
-    # folders of years, of which a later one came counted
-    for year, frame in enumerate([CELLS, CELLS, counted("inhabitants")]):
+def test_count_column_in_single_file_is_refused(ending: str, tmp_path: Path) -> None:
+    # one folder per year, of which the last contains a count column
+    for year, frame in enumerate([CELLS, CELLS, counted_table("inhabitants")]):
         place = tmp_path / f"part=p{year}" / f"a.{ending}"
         place.parent.mkdir()
         frame.to_parquet(place) if ending == "parquet" else frame.to_csv(place, index=False)
@@ -94,7 +94,7 @@ def test_counts_in_one_file_of_many_are_asked_about(ending: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["int8", "float32", "Int64", "int64[pyarrow]", "decimal", "Float64"])
-def test_numbers_of_every_type_are_asked_about_and_nothing_else_is(kind: str) -> None:
+def test_unused_number_column_of_any_type_is_refused(kind: str) -> None:
     numbers = pa.array(N.tolist(), pa.decimal128(38, 0)) if kind == "decimal" else pd.Series(N).astype(kind)
     arrow = pa.Table.from_pandas(CELLS).append_column("total", numbers)
     frame = arrow.to_pandas(types_mapper=pd.ArrowDtype) if kind == "decimal" else CELLS.assign(total=numbers)
@@ -106,7 +106,7 @@ def test_numbers_of_every_type_are_asked_about_and_nothing_else_is(kind: str) ->
     assert count_marginals(CELLS.assign(**others), SCHEMA, [("age",)]).records == 12
 
 
-def test_all_unknown_numbers_are_asked_about_at_once(tmp_path: Path) -> None:
+def test_all_unused_number_columns_are_reported_together(tmp_path: Path) -> None:
     frame = CELLS.assign(id=range(12), share=0.5, pid=range(12))
     with pytest.raises(DataError, match=r"columns 'id', 'share', which hold .*ignore=\['id', 'share'\]$"):
         count_marginals(frame, SCHEMA, [("age",)], person="pid")
@@ -114,30 +114,30 @@ def test_all_unknown_numbers_are_asked_about_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"2 more; give the columns of the schema alone") as caught:
         count_marginals(CELLS.assign(**{f"x{i}": 1 for i in range(10)}), SCHEMA, [("age",)])
     assert len(str(caught.value)) < 400
-    # texts and gaps are no numbers, and a file without rows has none
+    # texts, empty columns and files without rows contain no numbers
     CELLS.assign(code="A1", gap="", half=["1", "x"] * 6).to_csv(tmp_path / "a.csv", index=False)
     assert count_marginals(tmp_path / "a.csv", SCHEMA, [("age",)]).records == 12
-    counted("m").iloc[:0].to_csv(tmp_path / "b.csv", index=False)
+    counted_table("m").iloc[:0].to_csv(tmp_path / "b.csv", index=False)
     assert count_marginals(tmp_path / "b.csv", SCHEMA, [("age",)]).records == 0
 
 
-def test_a_release_counts_so_too_and_what_it_refuses_depends_on_names_and_types_alone(tmp_path: Path) -> None:
+def test_release_with_unused_count_column_refuses_or_warns(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger")
     ledger.add_dataset("d", total=Budget(pcost=10.0))
-    given = {"dataset": "d", "ledger": ledger}
+    release_args = {"dataset": "d", "ledger": ledger}
     for name in ("n", "inhabitants"):
         with pytest.raises(DataError, match=f"count_column='{name}'"):
-            measure(PLAN, counted(name), **given)
+            measure(PLAN, counted_table(name), **release_args)
         with pytest.raises(DataError, match=f"count_column='{name}'"):
-            check_records(PLAN, counted(name))
+            check_records(PLAN, counted_table(name))
     assert ledger.status("d").spent == 0
     rows: list[Intake] = []
-    measure(PLAN, counted(), **given, count_column="n", intake=rows.append)
+    measure(PLAN, counted_table(), **release_args, count_column="n", intake=rows.append)
     assert rows[0].counted == N.sum()
-    # nothing but its values tells that a text file looks counted: a refusal would tell of them, a warning is for one
+    # a refusal would reveal that the values of a text file look like counts; only the curator is warned
     place = tmp_path / "a.csv"
-    counted("inhabitants").to_csv(place, index=False)
-    measure(PLAN, place, **given, attempt=2, intake=rows.append)
+    counted_table("inhabitants").to_csv(place, index=False)
+    measure(PLAN, place, **release_args, attempt=2, intake=rows.append)
     assert rows[1].counted == 12
     for warnings in (rows[1].warnings, check_records(PLAN, place).warnings):
         assert "count_column='inhabitants'" in warnings[0]
@@ -145,28 +145,28 @@ def test_a_release_counts_so_too_and_what_it_refuses_depends_on_names_and_types_
 
 
 COUNTED = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("n", 400)])
-NOT_THERE = Path("not there.parquet")  # a refusal before reading says nothing about the file
+ABSENT_FILE = Path("absent.parquet")  # the refusal precedes any access to the file
 
 
 @pytest.mark.parametrize("attributes", [("sex",), ("n",), ("sex", "n")], ids=str)
 def test_count_column_that_is_attribute_is_refused(attributes: tuple[str, ...], tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger")
     ledger.add_dataset("d", total=Budget(pcost=10.0))
-    made = plan(Workload(COUNTED).add(attributes, "marginal"), Budget(pcost=1.0))
-    common = coarse_or_fine(made, plan(Workload(COUNTED).add(("sex", "n"), "marginal"), Budget(pcost=1.0)))
-    named: dict[str, Any] = {"count_column": "n"}
+    marginal_plan = plan(Workload(COUNTED).add(attributes, "marginal"), Budget(pcost=1.0))
+    common = coarse_or_fine(marginal_plan, plan(Workload(COUNTED).add(("sex", "n"), "marginal"), Budget(pcost=1.0)))
+    options: dict[str, Any] = {"count_column": "n"}
     where: dict[str, Any] = {"dataset": "d", "ledger": ledger}
-    for data in (NOT_THERE, pd.DataFrame({"sex": ["F", "M"], "n": [100, 200]})):
+    for data in (ABSENT_FILE, pd.DataFrame({"sex": ["F", "M"], "n": [100, 200]})):
         for count in (
-            lambda data=data: count_marginals(data, COUNTED, [attributes], **named),
-            lambda data=data: count_marginals(data, COUNTED, [attributes], on_refused="drop", **named),
-            lambda data=data: counts_for(made, data, **named),
-            lambda data=data: check_records(made, data, **named),
-            lambda data=data: measure(made, data, rehearsal=True, **named),
-            lambda data=data: measure(made, data, **where, **named),
-            lambda data=data: declare_public(made, data, why="print", **where, **named),
-            lambda data=data: counts_for_steps(common, data, **named),
-            lambda data=data: stepwise.look(common, data, **where, **named),
+            lambda data=data: count_marginals(data, COUNTED, [attributes], **options),
+            lambda data=data: count_marginals(data, COUNTED, [attributes], on_refused="drop", **options),
+            lambda data=data: counts_for(marginal_plan, data, **options),
+            lambda data=data: check_records(marginal_plan, data, **options),
+            lambda data=data: measure(marginal_plan, data, rehearsal=True, **options),
+            lambda data=data: measure(marginal_plan, data, **where, **options),
+            lambda data=data: declare_public(marginal_plan, data, why="print", **where, **options),
+            lambda data=data: counts_for_steps(common, data, **options),
+            lambda data=data: stepwise.look(common, data, **where, **options),
         ):
             with pytest.raises(DataError, match="count column 'n' is also an attribute"):
                 count()
@@ -187,23 +187,23 @@ def test_count_column_that_is_attribute_is_refused_elsewhere(kind: str, tmp_path
         count_marginals(data, COUNTED, [("sex", "n")], count_column="n")
 
 
-def test_person_column_has_no_other_role() -> None:
+def test_person_column_with_other_role_is_refused() -> None:
     for person in ("sex", "n"):
         with pytest.raises(SchemaError, match="also an attribute"):
-            count_marginals(NOT_THERE, COUNTED, [("sex",)], person=person)
+            count_marginals(ABSENT_FILE, COUNTED, [("sex",)], person=person)
     for schema, person in ((SCHEMA, "n"), (SCHEMA, "pid"), (Schema(SCHEMA.attributes, person="n"), None)):
         with pytest.raises(DataError, match="tell no persons"):
-            count_marginals(NOT_THERE, schema, [("sex",)], person=person, count_column="n")
+            count_marginals(ABSENT_FILE, schema, [("sex",)], person=person, count_column="n")
 
 
-def test_counts_refuse_names_of_columns() -> None:
+def test_counts_with_column_options_are_refused() -> None:
     counts = count_marginals(CELLS, SCHEMA, [("sex",)])
-    for named in ({"person": "pid"}, {"count_column": "n"}):
+    for options in ({"person": "pid"}, {"count_column": "n"}):
         with pytest.raises(DataError, match="Counts"):
-            count_marginals(counts, SCHEMA, [("sex",)], **named)
+            count_marginals(counts, SCHEMA, [("sex",)], **options)
 
 
-def sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def all_sources(frame: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield frame
     ibis, dask = pytest.importorskip("ibis"), pytest.importorskip("dask.dataframe")
     yield dask.from_pandas(frame, npartitions=1)
@@ -227,7 +227,7 @@ def test_count_column_like_sampling_weights_is_questioned(
     numbers: list[float], doubts: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     frame = pd.DataFrame({"sex": ["F", "M", "F"], "age": [1, 2, 3], "w": numbers})
-    for data in sources(frame, monkeypatch):
+    for data in all_sources(frame, monkeypatch):
         warnings = check_records(PLAN, data, count_column="w").warnings
         assert len(warnings) == len(doubts)
         assert all(word in text and "sampling weights" in text for word, text in zip(doubts, warnings, strict=True))
@@ -240,8 +240,8 @@ def test_count_column_like_sampling_weights_is_questioned(
             measure(PLAN, frame, rehearsal=True, count_column="w")
 
 
-def test_one_record_in_counted_table_costs_at_most_charge() -> None:
-    table = counted()
+def test_record_in_counted_table_costs_at_most_charge() -> None:
+    table = counted_table()
     with silent():
         one, *others = (
             released([PLAN], counts_for(PLAN, data, count_column="n"))
@@ -254,6 +254,6 @@ def test_one_record_in_counted_table_costs_at_most_charge() -> None:
 def test_ignored_attribute_of_schema_is_refused() -> None:
     for sets in ([("age",)], [()]):
         with pytest.raises(DataError, match=r"'age' is an attribute .*ignore=\['n', 'age'\]"):
-            count_marginals(counted(), SCHEMA, sets, ignore=["n", "age"], on_refused="drop")
+            count_marginals(counted_table(), SCHEMA, sets, ignore=["n", "age"], on_refused="drop")
     with pytest.raises(DataError, match="'age'"):
         count_marginals(count_marginals(CELLS, SCHEMA, [("age",)]), SCHEMA, [("age",)], ignore=["age"])

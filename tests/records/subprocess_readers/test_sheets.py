@@ -1,4 +1,4 @@
-"""Sheets of workbooks, and the command that installs what reads them."""
+"""Sheets of workbooks, and the message about a missing library."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.records.mixed import FRAME, SCHEMA, SETS, check
 
 
 def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") -> Path:
-    """A workbook as small as it can be, written by hand: no library that writes them is needed."""
+    """Write a minimal workbook as XML, without a library."""
 
     def cell(value: Any) -> str:
         if value is None:
@@ -26,23 +26,25 @@ def sheet(path: Path, rows: list[list[Any]], sheets: int = 1, merged: str = "") 
             return f'<c t="inlineStr"><is><t>{value}</t></is></c>'
         return f"<c><v>{value}</v></c>"
 
-    ns = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    namespace = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
     office = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
     relations = "http://schemas.openxmlformats.org/package/2006/relationships"
     body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
-    named = "".join(f'<sheet name="S{i}" sheetId="{i + 1}" r:id="r{i}"/>' for i in range(sheets))
+    sheet_tags = "".join(f'<sheet name="S{i}" sheetId="{i + 1}" r:id="r{i}"/>' for i in range(sheets))
     links = "".join(f'<Relationship Id="r{i}" Type="{office}/worksheet" Target="s.xml"/>' for i in range(sheets))
     merge = f'<mergeCells count="1"><mergeCell ref="{merged}"/></mergeCells>' if merged else ""
     root = f'<Relationship Id="r" Type="{office}/officeDocument" Target="xl/workbook.xml"/>'
     with zipfile.ZipFile(path, "w") as book:
         book.writestr("_rels/.rels", f'<Relationships xmlns="{relations}">{root}</Relationships>')
-        book.writestr("xl/workbook.xml", f'<workbook {ns} xmlns:r="{office}"><sheets>{named}</sheets></workbook>')
+        book.writestr(
+            "xl/workbook.xml", f'<workbook {namespace} xmlns:r="{office}"><sheets>{sheet_tags}</sheets></workbook>'
+        )
         book.writestr("xl/_rels/workbook.xml.rels", f'<Relationships xmlns="{relations}">{links}</Relationships>')
-        book.writestr("xl/s.xml", f"<worksheet {ns}><sheetData>{body}</sheetData>{merge}</worksheet>")
+        book.writestr("xl/s.xml", f"<worksheet {namespace}><sheetData>{body}</sheetData>{merge}</worksheet>")
     return path
 
 
-def test_a_sheet_of_a_workbook(tmp_path: Path) -> None:
+def test_sheet_of_workbook_is_counted(tmp_path: Path) -> None:
     rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist(), [None] * 4]
     check(sheet(tmp_path / "x.xlsx", rows))
     with pytest.raises(DataError, match="2 sheets"):
@@ -52,7 +54,7 @@ def test_a_sheet_of_a_workbook(tmp_path: Path) -> None:
         count_marginals(tmp_path / "z.xlsx", SCHEMA, SETS)
 
 
-def test_a_forgotten_cell_far_away_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_distant_cell_in_sheet_raises_limit_error(tmp_path: Path) -> None:
     place = tmp_path / "x.xlsx"
     with xlsxwriter.Workbook(str(place)) as book:
         page = book.add_worksheet()
@@ -64,7 +66,7 @@ def test_a_forgotten_cell_far_away_is_told_and_ends_nothing(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("merged", "where"), [("A1:B1", "in its header"), ("A2:A4", "in its rows")])
-def test_merged_cells_are_not_taken_for_missing_values(tmp_path: Path, merged: str, where: str) -> None:
+def test_merged_cells_are_refused(tmp_path: Path, merged: str, where: str) -> None:
     rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist()]
     place = sheet(tmp_path / "x.xlsx", rows, merged=merged)
     with pytest.raises(DataError, match=f"'x.xlsx' has merged cells {where}; unmerge them"):
@@ -72,7 +74,7 @@ def test_merged_cells_are_not_taken_for_missing_values(tmp_path: Path, merged: s
 
 
 @pytest.mark.parametrize("library", ["pyreadstat", "python_calamine"])
-def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(
+def test_missing_library_error_names_install_command(
     tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)

@@ -1,0 +1,1 @@
+"""Tests of files that are read in a subprocess."""
