@@ -1,4 +1,4 @@
-"""Kill a large release at ten steps and print the differences from an uninterrupted one."""
+"""Kill a large release at ten steps and compare it with an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -23,9 +23,9 @@ STEPS = (("engine.release.noisy_answers", "discrete_gaussian"), ("engine.release
 
 
 def campaign(plan: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
-    """Kill a release at evenly spaced steps and yield its differences from a release without further kills.
+    """Kill a release at evenly spaced steps and yield its differences from a reference.
 
-    The reference release continues in a copy of the folder, from the spend and the journal that the first kill left.
+    The reference continues in a copy of the folder after the first kill, without further kills.
     """
     (folder / "killed").mkdir()
     book = Ledger.create(folder / "killed" / "office.ledger")
@@ -55,7 +55,7 @@ def campaign(plan: Plan, data: Any, folder: Path, kills: int) -> Iterator[str]:
 
 
 def _run_and_kill(work: Callable[[], object], step: int) -> None:
-    """Run in a process that kills itself at a step: blocks are drawn one by one, then estimated one by one."""
+    """Run in a process that kills itself at a step; all blocks are drawn, then estimated."""
 
     def run() -> None:
         steps_left = step

@@ -1,4 +1,4 @@
-"""Recovery of a killed release: the same call finishes it with the same noise and one charge."""
+"""Recovery of a killed release from its noise journal."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_journal_without_spend_is_removed_on_open(release_plan: Plan, ledger: Le
 
 
 def test_noise_bits_of_different_spends_differ(tmp_path: Path) -> None:
-    """A seed restored from a copy of the folder gives other noise for other counts, releases and rows."""
+    """A seed restored from a copy gives other noise for other counts, releases and rows."""
     samples = [
         noise_journal.Journal(seed=bytes([seed]) * 32, digest=digest, place=tmp_path / name).bits(row)(64)
         for seed in (0, 1)

@@ -23,7 +23,7 @@ SETTINGS = {"listen_addresses": "127.0.0.1", "fsync": "off", "shared_buffers": "
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """A database server; `user_options` run its processes as another user than root, which it refuses."""
+    """A database server; `user_options` are process options that avoid running as root."""
 
     folder: Path
     port: int

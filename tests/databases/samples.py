@@ -1,4 +1,4 @@
-"""Records with invalid values of every kind, and comparison of counts in a database with local ones."""
+"""Records with invalid values of every kind, and comparison of counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dates, missing texts and number formats: equal codes in a database and in the encoder."""
+"""Codes of dates, missing texts and number formats in a database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in DuckDB: counts equal local counts and few bytes are transferred."""
+"""Tables in DuckDB: equal counts, failures, cancellation, few bytes fetched."""
 
 from __future__ import annotations
 

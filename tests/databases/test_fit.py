@@ -1,4 +1,4 @@
-"""Report of how records fit a schema: equal locally and in a database, and consistent with counts."""
+"""Report of how records fit a schema, for local and database tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables in PostgreSQL: counts equal local counts; failures are reported and spend nothing."""
+"""Tables in PostgreSQL: equal counts, failures and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark frames and tables: counts equal local counts; failures are reported and spend nothing."""
+"""Spark frames and tables: equal counts, failures and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Isolation of two users on one server: no private value reaches the other user or a shared place.
+"""Isolation of two users on one server.
 
 `python -m tests.isolation --actions 1000`
 """

@@ -1,5 +1,6 @@
-"""Two sessions act in turn; after each action, responses, logs and files are searched for marks.
+"""Campaign of two sessions, with a search for leaked private values.
 
+The sessions act in turn; after each action, responses, logs and files are searched for marks.
 The marks of a person are the names of ledger and dataset, values that occur only in the records, the exact number of
 rows, and the bits of the released answers. Names consist of letters only, so that no page escapes them.
 """
@@ -49,7 +50,7 @@ class Person:
 
     @classmethod
     def arrive(cls, name: str, server: Served, folder: Path, rows: int) -> Person:
-        """Write records and ledger and open the Release page; tables of two users differ in the last rows."""
+        """Write records and ledger, and open the Release page."""
         frame = synthetic(SCHEMA, rows, seed=5).assign(remark=[f"canary{name}q{i}" for i in range(rows)])
         frame["c"] = frame["c"].astype(str)
         frame.loc[:4, "c"] = [f"canary{name}qvalue{i}" for i in range(5)]
@@ -195,7 +196,7 @@ def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
 
 
 def campaign(server: Served, folder: Path, places: list[Path], *, actions: int, rows: int, seed: int) -> list[str]:
-    """Let two people act in turn, with random actions; return all leaks.
+    """Let two people with neighbouring tables act in turn at random; return all leaks.
 
     Parameters
     ----------
@@ -217,7 +218,7 @@ def campaign(server: Served, folder: Path, places: list[Path], *, actions: int, 
 
 
 def environment(folder: Path) -> tuple[dict[str, str], list[Path]]:
-    """Environment variables that put caches, settings and temporary files below a folder, and their paths."""
+    """Return variables that put caches, settings and temporary files below a folder, and paths."""
     names = {"TMPDIR": "temporary", "DP_WORKBENCH_CACHE": "cache", "DP_WORKBENCH_SETTINGS": "settings"}
     places = [folder / name for name in names.values()]
     for place in places:

@@ -1,4 +1,4 @@
-"""Exact decimal budget accounting, repeated keys, dataset names and changes of totals."""
+"""Exact decimal budgets, repeated keys, dataset names and changes of totals."""
 
 import math
 import tempfile

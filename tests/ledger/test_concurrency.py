@@ -1,4 +1,4 @@
-"""Concurrent threads, processes and programs on one ledger: no overspending, and a message to wait."""
+"""Concurrent threads, processes and programs on one ledger."""
 
 import sqlite3
 import threading
@@ -62,7 +62,7 @@ def test_four_processes_never_overspend_or_draw_twice(tmp_path):
 
 @pytest.mark.parametrize("use", [Ledger, verify_ledger])
 def test_verify_during_save_reports_no_problem(ledger, monkeypatch, use):
-    """The ledger is locked while results are compared with rows, so that no writer changes one of them."""
+    """The ledger is locked while results are compared with rows."""
     other, real, messages = Ledger(ledger.path, wait=0.05), engine.ledger.ledger.stray_results, []
 
     def save_meanwhile(path, keys):

@@ -1,4 +1,4 @@
-"""Missing, foreign and damaged files, full disks and missing permissions: an error, and no fresh budget."""
+"""Missing, foreign and damaged ledgers, full disks and missing permissions."""
 
 import os
 import resource

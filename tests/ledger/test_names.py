@@ -1,4 +1,4 @@
-"""Dataset names: invisible characters are refused, confusable letters give a warning."""
+"""Dataset names: refusal of invisible characters, warning of confusable names."""
 
 import warnings
 

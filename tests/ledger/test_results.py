@@ -1,4 +1,4 @@
-"""Stored results: written once, by the call that spent, readable only by their owner."""
+"""Stored results: immutable, private and checked when they are loaded."""
 
 import errno
 import os

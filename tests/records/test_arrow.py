@@ -1,4 +1,4 @@
-"""Arrow and parquet files: read in batches by their footer, with bounded decompressed size."""
+"""Arrow and parquet files: footers, batches and bounded decompressed size."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from tests.records.mixed import check, feather
 
 def test_row_group_memory_is_freed_before_next(tmp_path: Path) -> None:
     """Memory of a row group is freed before the next one is read, for any number of row groups."""
-    rows, groups, place = 20_000, 48, tmp_path / "x.parquet"
+    rows, groups, path = 20_000, 48, tmp_path / "x.parquet"
     numbers = np.random.default_rng(0).integers(0, 2**40, (2, rows * groups))
     pa.parquet.write_table(
-        pa.table({"a": numbers[0], "b": numbers[1]}), place, row_group_size=rows, use_dictionary=False
+        pa.table({"a": numbers[0], "b": numbers[1]}), path, row_group_size=rows, use_dictionary=False
     )
     before, peak = pa.total_allocated_bytes(), 0
-    for _ in read_batches(place, ["a", "b"]):
+    for _ in read_batches(path, ["a", "b"]):
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert 0 < peak < 8 * 16 * rows < groups / 3 * 16 * rows
 
 
 def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, long = tmp_path / "x.arrow", 100_000
+    path, long = tmp_path / "x.arrow", 100_000
     labels = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * long])
     table = pa.table({"code": pa.array([0]), **{f"other{i}": labels for i in range(3)}})
-    with pa.ipc.new_file(place, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_table(table)
     schema = Schema([Attribute.of_size("code", 5)])
     monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 4 * long)
-    assert count_marginals(place, schema, [("code",)]).records == 1
+    assert count_marginals(path, schema, [("code",)]).records == 1
     monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 2 * long)
     with pytest.raises(LimitExceeded, match="with its dictionaries"):
-        count_marginals(place, schema, [("code",)])
+        count_marginals(path, schema, [("code",)])
 
 
 @pytest.mark.parametrize("packing", ["lz4", "zstd", None])
@@ -50,53 +50,53 @@ def test_dictionaries_of_arrow_files_are_bounded_together(tmp_path: Path, monkey
 def test_arrow_file_that_decompresses_too_large_is_refused(
     tmp_path: Path, form: str, packing: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place, small = tmp_path / "x.arrow", 100_000
+    path, small = tmp_path / "x.arrow", 100_000
     column: Any = pa.array(np.zeros(small, np.int64))
     if form == "labels":
         column = pa.DictionaryArray.from_arrays(pa.array([0]), [" " * (8 * small)])
     table = pa.table({"code": column})
     new = pa.ipc.new_stream if form == "stream" else pa.ipc.new_file
-    with new(place, table.schema, options=pa.ipc.IpcWriteOptions(compression=packing)) as writer:
+    with new(path, table.schema, options=pa.ipc.IpcWriteOptions(compression=packing)) as writer:
         writer.write_table(table)
     schema = Schema([Attribute.of_size("code", 5)])
-    assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
+    assert count_marginals(path, schema, [("code",)], on_refused="drop").rows_in == len(column)
     monkeypatch.setattr("engine.records.csv_reader.UNFOLDED_BYTES", 8 * small - 1)
     if packing is None:
-        assert count_marginals(place, schema, [("code",)], on_refused="drop").rows_in == len(column)
+        assert count_marginals(path, schema, [("code",)], on_refused="drop").rows_in == len(column)
         return
-    assert place.stat().st_size < small
+    assert path.stat().st_size < small
     with pytest.raises(LimitExceeded, match="unfolds to 8"):
-        next(read_batches(place, ["code"]))
+        next(read_batches(path, ["code"]))
     if form != "stream":  # a stream is no file of a dataset
         with pytest.raises(LimitExceeded, match="unfolds to 8"):
             next(read_batches(pa.dataset.dataset(tmp_path, format="arrow"), ["code"]))
-    place.write_bytes(place.read_bytes()[:-30].replace(b"code", b"cod\xff"))
+    path.write_bytes(path.read_bytes()[:-30].replace(b"code", b"cod\xff"))
     with pytest.raises(DataError):
-        count_marginals(place, schema, [("code",)], on_refused="drop")
+        count_marginals(path, schema, [("code",)], on_refused="drop")
 
 
 def test_arrow_footer_with_unknown_batches_is_refused(tmp_path: Path) -> None:
-    place, table = tmp_path / "x.arrow", pa.table({"code": [0, 1, 1]})
-    with pa.ipc.new_file(place, table.schema) as writer:
+    path, table = tmp_path / "x.arrow", pa.table({"code": [0, 1, 1]})
+    with pa.ipc.new_file(path, table.schema) as writer:
         writer.write_table(table)
     dataset = pa.dataset.dataset(tmp_path, format="arrow")
     assert sum(batch.rows for batch in read_batches(dataset, ["code"])) == 3
-    content = place.read_bytes()
+    content = path.read_bytes()
     # every message starts with this marker; the first message is the schema
     batch = content.index(b"\xff\xff\xff\xff", 16)
     offset = content.index(struct.pack("<q", batch), batch)
-    place.write_bytes(content[:offset] + struct.pack("<q", batch + 8) + content[offset + 8 :])
-    for data in (dataset, place):
+    path.write_bytes(content[:offset] + struct.pack("<q", batch + 8) + content[offset + 8 :])
+    for data in (dataset, path):
         with pytest.raises(DataError, match="names batches that the file does not hold"):
             next(read_batches(data, ["code"]))
 
 
 def test_arrow_file_is_read_by_its_footer(tmp_path: Path) -> None:
     """Polars writes another start of the file, and a file may contain unused batches."""
-    place = feather(tmp_path / "x.arrow")
-    content = place.read_bytes()
+    path = feather(tmp_path / "x.arrow")
+    content = path.read_bytes()
     length = struct.unpack_from("<i", content, 12)[0]
     assert content[8:12] == b"\xff\xff\xff\xff"
-    place.write_bytes(content[:8] + bytes(8 + length) + content[16 + length :])  # removes the schema at the start
-    check(place)
-    check(pa.dataset.dataset(place, format="arrow"))
+    path.write_bytes(content[:8] + bytes(8 + length) + content[16 + length :])  # removes the schema at the start
+    check(path)
+    check(pa.dataset.dataset(path, format="arrow"))

@@ -152,10 +152,10 @@ def test_release_counts_at_most_protected_rows(tmp_path):
     workload = Workload(SCHEMA).add(("a",), "marginal")
     marginal_plan = plan(workload, Budget(pcost=1e6, rows_per_person=3))
     book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=3))
-    seen = []
-    measurement = measure(marginal_plan, frame, dataset="panel", ledger=book, person="pid", intake=seen.append)
+    intakes = []
+    measurement = measure(marginal_plan, frame, dataset="panel", ledger=book, person="pid", intake=intakes.append)
     expected = count_bounded(frame, 3)
-    assert (seen[0].people, seen[0].over_cap) == (50, len(frame) - expected.records)
+    assert (intakes[0].people, intakes[0].over_cap) == (50, len(frame) - expected.records)
     assert abs(measurement.answers(0)["answer"] - expected["a",]).max() < 0.2
     book.add_dataset("other", total=Budget(pcost=1e6, rows_per_person=5))
     with pytest.raises(LedgerError, match="Plan with a budget for rows_per_person="):
@@ -195,9 +195,9 @@ def test_public_records_are_recognized_after_bounding(tmp_path):
     book.add_dataset("panel", total=Budget(pcost=1e6, rows_per_person=2))
     marginal_plan = plan(Workload(DECLARED).add(("a",), "marginal"), Budget(pcost=1e6, rows_per_person=2))
     declare_public(marginal_plan, frame, dataset="panel", ledger=book, why="in the yearbook")
-    seen = []
-    measure(marginal_plan, frame, dataset="panel", ledger=book, intake=seen.append)
-    assert "rehearsed as public" in " ".join(seen[0].warnings)
+    intakes = []
+    measure(marginal_plan, frame, dataset="panel", ledger=book, intake=intakes.append)
+    assert "rehearsed as public" in " ".join(intakes[0].warnings)
 
 
 @pytest.mark.parametrize("as_counts", [False, True])

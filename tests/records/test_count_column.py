@@ -70,9 +70,9 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
     for data in data_kinds(counted_table(), tmp_path):
         with pytest.raises(DataError, match=r"column 'n', .* count_column='n', or .* ignore=\['n'\]"):
             count_marginals(data, SCHEMA, [("age",)], on_refused="drop")
-    place = tmp_path / "b.csv"
-    counted_table("inhabitants").to_csv(place, index=False)
-    for data in (counted_table("inhabitants"), place, pa.Table.from_pandas(counted_table("inhabitants"))):
+    path = tmp_path / "b.csv"
+    counted_table("inhabitants").to_csv(path, index=False)
+    for data in (counted_table("inhabitants"), path, pa.Table.from_pandas(counted_table("inhabitants"))):
         with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* count_column='inhabitants', or"):
             count_marginals(data, SCHEMA, [("age",)])
         assert count_marginals(data, SCHEMA, [("age",)], ignore=["inhabitants"]).records == 12
@@ -84,9 +84,9 @@ def test_unused_count_column_is_refused(tmp_path: Path) -> None:
 def test_count_column_in_single_file_is_refused(ending: str, tmp_path: Path) -> None:
     # one folder per year, of which the last contains a count column
     for year, frame in enumerate([CELLS, CELLS, counted_table("inhabitants")]):
-        place = tmp_path / f"part=p{year}" / f"a.{ending}"
-        place.parent.mkdir()
-        frame.to_parquet(place) if ending == "parquet" else frame.to_csv(place, index=False)
+        path = tmp_path / f"part=p{year}" / f"a.{ending}"
+        path.parent.mkdir()
+        frame.to_parquet(path) if ending == "parquet" else frame.to_csv(path, index=False)
     for data in (tmp_path, str(tmp_path / "*" / "*")):
         with pytest.raises(DataError, match=r"'inhabitants', which holds numbers.* ignore=\['inhabitants'\]"):
             count_marginals(data, SCHEMA, [("age",)])
@@ -134,14 +134,14 @@ def test_release_with_unused_count_column_refuses_or_warns(tmp_path: Path) -> No
     rows: list[Intake] = []
     measure(PLAN, counted_table(), **release_args, count_column="n", intake=rows.append)
     assert rows[0].counted == N.sum()
-    # a refusal would reveal that the values of a text file look like counts; only the curator is warned
-    place = tmp_path / "a.csv"
-    counted_table("inhabitants").to_csv(place, index=False)
-    measure(PLAN, place, **release_args, attempt=2, intake=rows.append)
+    # a refusal would depend on the values of a text file, so only the curator is warned
+    path = tmp_path / "a.csv"
+    counted_table("inhabitants").to_csv(path, index=False)
+    measure(PLAN, path, **release_args, attempt=2, intake=rows.append)
     assert rows[1].counted == 12
-    for warnings in (rows[1].warnings, check_records(PLAN, place).warnings):
+    for warnings in (rows[1].warnings, check_records(PLAN, path).warnings):
         assert "count_column='inhabitants'" in warnings[0]
-    assert not check_records(PLAN, place, count_column="inhabitants").warnings
+    assert not check_records(PLAN, path, count_column="inhabitants").warnings
 
 
 COUNTED = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("n", 400)])

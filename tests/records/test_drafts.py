@@ -1,4 +1,4 @@
-"""Drafts from public records: a drafted attribute accepts all non-missing values of its column."""
+"""Drafts from public records accept all non-missing values of their columns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BIG = 2**53
 
 
 def refused_rows(data: Any) -> dict[str, dict[str, int]]:
-    """Return counts of rows that a draft of the records refuses for other reasons than a missing value."""
+    """Return counts of rows that a draft refuses, except for missing values."""
     schema = draft_of_public(data).schema
     counts = count_marginals(
         data, schema, [(name,) for name in schema], on_refused="drop", ignore={"n", "x", "y"} - {*schema}
@@ -228,19 +228,19 @@ def test_numbers_in_sheet_header_are_names(tmp_path: Path) -> None:
 
 
 def test_sheet_is_chosen_by_name(tmp_path: Path) -> None:
-    place = workbook(tmp_path / "x.xlsx", {"a": ROWS, "b": [["x"], [1], [2]], "empty": []})
+    path = workbook(tmp_path / "x.xlsx", {"a": ROWS, "b": [["x"], [1], [2]], "empty": []})
     with pytest.raises(DataError, match="'a', 'b'"):
-        draft_of_public(place)
-    draft = draft_of_public(SheetFile(path=place, sheet="b"))
+        draft_of_public(path)
+    draft = draft_of_public(SheetFile(path=path, sheet="b"))
     assert draft.schema.names == ("x",)
-    assert count_marginals(SheetFile(path=place, sheet="b"), draft.schema, [("x",)])["x",].tolist() == [1, 1]
+    assert count_marginals(SheetFile(path=path, sheet="b"), draft.schema, [("x",)])["x",].tolist() == [1, 1]
     with pytest.raises(DataError, match="no sheet 'c'"):
-        draft_of_public(SheetFile(path=place, sheet="c"))
+        draft_of_public(SheetFile(path=path, sheet="c"))
 
 
 def test_empty_and_hidden_sheets_are_ignored(tmp_path: Path) -> None:
-    place = workbook(tmp_path / "x.xlsx", {"a": ROWS, "empty": [], "lists": [["x"]]}, hidden="lists")
-    assert draft_of_public(place).schema.names == ("2019", "sex")
+    path = workbook(tmp_path / "x.xlsx", {"a": ROWS, "empty": [], "lists": [["x"]]}, hidden="lists")
+    assert draft_of_public(path).schema.names == ("2019", "sex")
 
 
 LABELS: dict[str, tuple[dict[float, str], list[float], str]] = {
@@ -272,21 +272,21 @@ def test_unsuitable_labels_are_omitted_with_reason(tmp_path: Path, word: str) ->
 @pytest.mark.parametrize("form", ["sav", "dta"])
 def test_value_with_empty_label_counts_as_itself(tmp_path: Path, form: str) -> None:
     rows, labels = pd.DataFrame({"x": [1.0, 2.0, 3.0]}), {"x": {1.0: "yes", 2.0: "no", 3.0: ""}}
-    place = tmp_path / f"x.{form}"
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta}[form](rows, place, variable_value_labels=labels)
-    for draft in (draft_schema(place), draft_of_public(place)):
+    path = tmp_path / f"x.{form}"
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta}[form](rows, path, variable_value_labels=labels)
+    for draft in (draft_schema(path), draft_of_public(path)):
         assert set(draft.schema["x"].labels or ()) >= {"yes", "no"}
-    assert count_marginals(place, draft.schema, [("x",)]).tables["x",].tolist() == [1, 1, 1]
+    assert count_marginals(path, draft.schema, [("x",)]).tables["x",].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_dates_of_labelled_files_are_omitted(tmp_path: Path, form: str) -> None:
-    place, rows = (
+    path, rows = (
         tmp_path / f"x.{form}",
         pd.DataFrame({"born": [dt.date(2020, 1, 2), dt.date(2021, 1, 2)], "z": ["01", "02"]}),
     )
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, place)
-    draft = draft_of_public(place)
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, path)
+    draft = draft_of_public(path)
     assert draft.schema.names == ("z",)
     assert "dates" in draft.reasons["born"]
 
@@ -346,8 +346,8 @@ def test_dates_of_files_are_drafted_and_counted(tmp_path: Path) -> None:
     days.assign(x=pd.to_datetime(days["x"])).to_parquet(tmp_path / "x.parquet")
     days.assign(x=pd.to_datetime(days["x"])).to_feather(tmp_path / "x.feather")
     workbook(tmp_path / "x.xlsx", {"a": [list(days.columns), *days.to_numpy(object).tolist()]})
-    for place in sorted(tmp_path.iterdir()):
-        draft = draft_of_public(place)
+    for path in sorted(tmp_path.iterdir()):
+        draft = draft_of_public(path)
         assert draft.schema["x"] == Attribute.dates("x", "2020-02", "2021-03", "month")
         assert "2020-02" in draft.notes[0]
-        assert count_marginals(place, draft.schema, [("x",)])["x",].tolist() == [2, *[0] * 12, 1]
+        assert count_marginals(path, draft.schema, [("x",)])["x",].tolist() == [2, *[0] * 12, 1]

@@ -1,4 +1,4 @@
-"""Difficult labels in every format: drafted, counted, published and read back without change."""
+"""Difficult labels in every format: draft, count, publish and read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints for the curator about refused values, without values and never in an error."""
+"""Hints for the curator about refused values, without the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile CSV and parquet files: refused without values or counted exactly, in bounded memory."""
+"""Hostile CSV and parquet files: exact counts or refusal, bounded memory."""
 
 import csv
 import gzip

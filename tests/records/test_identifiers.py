@@ -1,4 +1,4 @@
-"""Person identifiers: equal in all formats and number types, never split or merged."""
+"""Person identifiers in all formats and number types."""
 
 from __future__ import annotations
 

@@ -82,20 +82,20 @@ def test_sum_of_saved_shards_equals_counts_of_all(tmp_path: Path) -> None:
 
 
 def test_counts_file_is_private_and_never_overwritten(tmp_path: Path) -> None:
-    place, before = tmp_path / "a.counts", os.umask(0)
+    file, before = tmp_path / "a.counts", os.umask(0)
     try:
-        counts_for(PLAN, records()).save(place)
+        counts_for(PLAN, records()).save(file)
     finally:
         os.umask(before)
-    assert place.stat().st_mode & 0o777 == 0o600
-    content = place.read_bytes()
+    assert file.stat().st_mode & 0o777 == 0o600
+    content = file.read_bytes()
     with pytest.raises(DataError, match="nothing is overwritten"):
-        counts_for(PLAN, records(9)).save(place)
+        counts_for(PLAN, records(9)).save(file)
     for path, words in ((tmp_path / "no" / "a.counts", "folder that exists"), (Path("/"), "is a folder")):
         with pytest.raises(DataError, match=words):
             counts_for(PLAN, records(9)).save(path)
-    assert place.read_bytes() == content
-    assert list(tmp_path.iterdir()) == [place]
+    assert file.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_sum_with_repeated_shard_is_refused(tmp_path: Path) -> None:
@@ -166,15 +166,15 @@ def test_sum_of_capped_shards_needs_split_by_person(tmp_path: Path) -> None:
 
 
 def test_release_of_sum_has_digest_of_records(tmp_path: Path) -> None:
-    frame, seen = records(), list[Intake]()
+    frame, intakes = records(), list[Intake]()
     book = Ledger.create(tmp_path / "book")
     for name in ("direct", "parts"):
         book.add_dataset(name, total=Budget(pcost=1e7))
     measure(PLAN, frame, dataset="direct", ledger=book)
     total = Counts.sum(counts_for(PLAN, part).as_shard() for part in split(frame))
-    measurement = measure(PLAN, total, dataset="parts", ledger=book, intake=seen.append)
-    assert "released under the name 'direct'" in seen[0].warnings[0]
-    assert (seen[0].rows_in, seen[0].refused) == (len(frame), counts_for(PLAN, frame).rows_refused)
+    measurement = measure(PLAN, total, dataset="parts", ledger=book, intake=intakes.append)
+    assert "released under the name 'direct'" in intakes[0].warnings[0]
+    assert (intakes[0].rows_in, intakes[0].refused) == (len(frame), counts_for(PLAN, frame).rows_refused)
     assert abs(measurement.answers(0)["answer"] - total["sex", "age"].ravel()).max() < 0.5
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""  # keyed digests of the records
@@ -200,10 +200,10 @@ def parse_json(text: str) -> dict[str, Any]:
 
 def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame, files = records(), []
-    place = {name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")}
+    paths = {name: str(tmp_path / name) for name in ("plan", "coarse", "schema", "book", "all.counts")}
     for name, text in (("plan", PLAN.to_json()), ("coarse", COARSE.to_json()), ("schema", SCHEMA.to_json())):
-        Path(place[name]).write_text(text)
-    book = Ledger.create(place["book"])
+        Path(paths[name]).write_text(text)
+    book = Ledger.create(paths["book"])
     book.add_dataset("d", total=Budget(pcost=1e8))
     for i, part in enumerate(split(frame, 3)):
         part.to_parquet(tmp_path / f"{i}.parquet")
@@ -211,9 +211,9 @@ def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pyt
         args = [
             "count",
             "--schema",
-            place["schema"],
+            paths["schema"],
             "--plan",
-            place["plan"],
+            paths["plan"],
             "--data",
             str(tmp_path / f"{i}.parquet"),
         ]
@@ -221,39 +221,39 @@ def test_command_line_counts_shards_and_releases_sum(tmp_path: Path, capsys: pyt
         output = capsys.readouterr()
         assert parse_json(output.out)["rows_in"] == len(part)
         assert parse_json(output.out)["private"] is True
-    for wrong in ([*files, files[0]], [*files, place["plan"]], [*files, str(tmp_path / "no.counts")]):
-        assert main(["counts", "merge", *wrong, "--out", place["all.counts"]]) == 1
+    for wrong in ([*files, files[0]], [*files, paths["plan"]], [*files, str(tmp_path / "no.counts")]):
+        assert main(["counts", "merge", *wrong, "--out", paths["all.counts"]]) == 1
         assert "DataError" in capsys.readouterr().err
-    assert main(["counts", "merge", *files, "--out", place["all.counts"], "--json"]) == 0
+    assert main(["counts", "merge", *files, "--out", paths["all.counts"], "--json"]) == 0
     assert parse_json(capsys.readouterr().out)["shards"] == 3
-    args = ["release", "--plan", place["plan"], "--counts", place["all.counts"], "--dataset", "d"]
-    assert main([*args, "--ledger", place["book"], "--out", str(tmp_path / "a.csv")]) == 0
+    args = ["release", "--plan", paths["plan"], "--counts", paths["all.counts"], "--dataset", "d"]
+    assert main([*args, "--ledger", paths["book"], "--out", str(tmp_path / "a.csv")]) == 0
     assert f"Rows read {len(frame)} = counted" in capsys.readouterr().err
     answers = pd.read_csv(tmp_path / "a.csv")["answer"]
     assert abs(answers[:6] - counts_for(PLAN, frame)["sex", "age"].ravel()).max() < 0.5
-    assert main([*args, "--ledger", place["all.counts"], "--out", place["all.counts"]]) == 1
+    assert main([*args, "--ledger", paths["all.counts"], "--out", paths["all.counts"]]) == 1
     with pytest.raises(SystemExit):
         main(
-            ["release", "--plan", place["plan"], "--counts", place["plan"], "--dataset", "d", "--ledger", place["book"]]
+            ["release", "--plan", paths["plan"], "--counts", paths["plan"], "--dataset", "d", "--ledger", paths["book"]]
         )
-    assert main(["count", "--plan", place["plan"], "--data", files[0], "--out", str(tmp_path / "x")]) == 1
+    assert main(["count", "--plan", paths["plan"], "--data", files[0], "--out", str(tmp_path / "x")]) == 1
     frame.to_csv(tmp_path / "x.csv", sep=";", encoding="utf-16", index=False)
-    args = ["check", "--plan", place["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
+    args = ["check", "--plan", paths["plan"], "--data", str(tmp_path / "x.csv"), "--encoding", "utf-16", "--json"]
     for delimiter, code in ((";", 0), ("|", 1)):
         capsys.readouterr()
         assert main([*args, "--delimiter", delimiter]) == code
     # two stages: both plans are counted, and the release is finished on the sum of the look
     for i in range(3):
-        args = ["count", "--plan", place["coarse"], place["plan"], "--data", str(tmp_path / f"{i}.parquet")]
+        args = ["count", "--plan", paths["coarse"], paths["plan"], "--data", str(tmp_path / f"{i}.parquet")]
         assert main([*args, "--out", str(tmp_path / f"s{i}.counts")]) == 0
     steps = str(tmp_path / "steps.counts")
     assert main(["counts", "merge", *(str(tmp_path / f"s{i}.counts") for i in range(3)), "--out", steps]) == 0
     capsys.readouterr()
-    where = ["--ledger", place["book"], "--counts", steps]
-    look = ["look", "--plans", place["coarse"], place["plan"], "--names", "coarse", "fine", "--dataset", "d", *where]
+    where = ["--ledger", paths["book"], "--counts", steps]
+    look = ["look", "--plans", paths["coarse"], paths["plan"], "--names", "coarse", "fine", "--dataset", "d", *where]
     assert main([*look, "--out", str(tmp_path / "look.csv"), "--json"]) == 0
     key = parse_json(capsys.readouterr().out)["key"]
-    assert main(["decide", "--ledger", place["book"], "--look", key, "--option", "fine", "--by", "A. Reader"]) == 0
+    assert main(["decide", "--ledger", paths["book"], "--look", key, "--option", "fine", "--by", "A. Reader"]) == 0
     assert main(["finish", "--look", key, *where, "--out", str(tmp_path / "fine.csv")]) == 0
 
 
@@ -299,21 +299,21 @@ def modify(place: Path, out: Path, **head: Any) -> Path:
     ids=str,
 )
 def test_invalid_counts_file_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    place = tmp_path / "a.counts"
-    counts_for(PLAN, records()).save(place)
+    path = tmp_path / "a.counts"
+    counts_for(PLAN, records()).save(path)
     if wrong.get("sets") == [["sex", "age"]]:  # tables that the header does not list are ignored
-        assert list(Counts.load(modify(place, tmp_path / "b.counts", **wrong))) == [("sex", "age")]
+        assert list(Counts.load(modify(path, tmp_path / "b.counts", **wrong))) == [("sex", "age")]
         return
     with pytest.raises(EngineError) as caught:
-        Counts.load(modify(place, tmp_path / "b.counts", **wrong))
+        Counts.load(modify(path, tmp_path / "b.counts", **wrong))
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None
 
 
 def test_damaged_counts_file_is_refused_or_equal(tmp_path: Path) -> None:
-    place, counts = tmp_path / "a.counts", counts_for(PLAN, records())
-    counts.save(place)
-    content, rng = place.read_bytes(), random.Random(0)
+    path, counts = tmp_path / "a.counts", counts_for(PLAN, records())
+    counts.save(path)
+    content, rng = path.read_bytes(), random.Random(0)
     short = [content[:n] for n in range(0, len(content), 97)] + [b"no zip"]
     spoiled = []
     for _ in range(60):
@@ -328,7 +328,7 @@ def test_damaged_counts_file_is_refused_or_equal(tmp_path: Path) -> None:
             continue
         assert i >= len(short)
         assert have_equal_counts(again, counts)
-    os.chmod(place, 0)
+    os.chmod(path, 0)
     if os.geteuid():
         with pytest.raises(DataError, match="you may not read it"):
-            Counts.load(place)
+            Counts.load(path)

@@ -1,4 +1,4 @@
-"""Equal counts from all sources: files, folders, generators and frames of other libraries."""
+"""Equal counts from files, folders, generators and frames of other libraries."""
 
 from __future__ import annotations
 
@@ -116,14 +116,14 @@ def test_count_column_of_each_source_gives_equal_counts(
 
 
 def test_folder_with_unsuitable_files_is_refused(tmp_path: Path) -> None:
-    place = parts(tmp_path / "set")
-    FRAME.drop(columns="age").to_parquet(place / "year=2" / "more.parquet")
+    path = parts(tmp_path / "set")
+    FRAME.drop(columns="age").to_parquet(path / "year=2" / "more.parquet")
     with pytest.raises(DataError, match="no column 'age'"):
-        count_marginals(place, SCHEMA, SETS, on_refused="drop")
-    (place / "year=2" / "more.parquet").write_bytes(b"")
-    (place / "readme.md").write_text("nothing")
+        count_marginals(path, SCHEMA, SETS, on_refused="drop")
+    (path / "year=2" / "more.parquet").write_bytes(b"")
+    (path / "readme.md").write_text("nothing")
     with pytest.raises(DataError, match=r"readme\.md"):
-        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+        count_marginals(path, SCHEMA, SETS, on_refused="drop")
     (tmp_path / "counted").mkdir()
     (tmp_path / "counted" / "a.counts").write_text("nothing")
     with pytest.raises(DataError, match=r"'a\.counts' holds counts of a part.*'counts merge'"):

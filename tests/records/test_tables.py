@@ -1,4 +1,4 @@
-"""Exact tables from data of every kind, in blocks of any size, within the memory limit."""
+"""Exact tables from data of every kind, within the memory limit."""
 
 import functools
 import itertools
@@ -152,12 +152,12 @@ def test_too_large_tables_are_refused_before_allocation() -> None:
 @pytest.mark.parametrize("kind", ["DataFrame", "csv", "csv.gz", "parquet", "reader"])
 def test_progress_rises_and_can_stop(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.records.readers, "BATCH_BYTES", 1)
-    seen: list[float] = []
+    fractions: list[float] = []
     data = KINDS[kind](sample(4_000), tmp_path)
-    count_marginals(data, SCHEMA, ALL_SETS, progress=lambda fraction, text: seen.append(fraction))
-    assert seen == sorted(seen)
-    assert len(seen) >= 4
-    assert 0 < seen[-1] <= 1
+    count_marginals(data, SCHEMA, ALL_SETS, progress=lambda fraction, text: fractions.append(fraction))
+    assert fractions == sorted(fractions)
+    assert len(fractions) >= 4
+    assert 0 < fractions[-1] <= 1
 
     def stop(fraction: float, text: str) -> None:
         raise Cancelled("stopped")

@@ -1,4 +1,4 @@
-"""Text files, compressed or not: CSV of any delimiter and encoding, and lines of JSON."""
+"""Text files, also compressed: CSV of any delimiter and encoding, JSON lines."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def jsonl(frame: pd.DataFrame) -> bytes:
 def test_compressed_text_files_have_equal_counts(tmp_path: Path, form: str, pack: str) -> None:
     separator = "\t" if form == ".tsv" else ","
     content = jsonl(FRAME) if "j" in form else FRAME.to_csv(index=False, sep=separator).encode()
-    place = packed(tmp_path / f"x{form}{pack}", content)
-    check(place)
-    body = place.read_bytes()
+    path = packed(tmp_path / f"x{form}{pack}", content)
+    check(path)
+    body = path.read_bytes()
     if pack:
         for spoiled in (body[: len(body) // 2], body[:30], b"no pack"):
-            place.write_bytes(spoiled)
+            path.write_bytes(spoiled)
             with pytest.raises(DataError) as caught:
-                count_marginals(place, SCHEMA, SETS, on_refused="drop")
+                count_marginals(path, SCHEMA, SETS, on_refused="drop")
             assert caught.value.__context__ is None
 
 
@@ -71,23 +71,23 @@ def test_csv_delimiter_and_encoding_do_not_change_counts(
     tmp_path: Path, delimiter: str, encoding: str, monkeypatch: Any
 ) -> None:
     text = FRAME.to_csv(index=False, sep=delimiter)
-    place = packed(tmp_path / "x.csv", text.encode(encoding))
+    path = packed(tmp_path / "x.csv", text.encode(encoding))
     for block in (61, 4_000_000):  # blocks may end inside a character
         monkeypatch.setattr("engine.records.csv_reader.CSV_BLOCK", block if block > len(text.split("\n")[0]) else 200)
         monkeypatch.setattr("engine.records.csv_reader.HEAD", block)
-        check(TextFile(path=place, delimiter=delimiter, encoding=encoding))
+        check(TextFile(path=path, delimiter=delimiter, encoding=encoding))
     if encoding == "utf-8":
         if delimiter != "~":
-            check(place)
-        place.write_bytes(text.replace("F", 'F"F', 1).encode())
+            check(path)
+        path.write_bytes(text.replace("F", 'F"F', 1).encode())
         with pytest.raises(DataError, match="a quote in the middle of a field"):
-            count_marginals(TextFile(path=place, delimiter=delimiter), SCHEMA, SETS, on_refused="drop")
+            count_marginals(TextFile(path=path, delimiter=delimiter), SCHEMA, SETS, on_refused="drop")
     else:
         with pytest.raises(DataError, match=r"UTF-8.*or give its encoding|column"):
-            count_marginals(place, SCHEMA, SETS, on_refused="drop")
-    place.write_bytes(text.encode("utf-16")[:-1])
+            count_marginals(path, SCHEMA, SETS, on_refused="drop")
+    path.write_bytes(text.encode("utf-16")[:-1])
     with pytest.raises(DataError, match="not in the encoding utf-16"):
-        count_marginals(TextFile(path=place, delimiter=delimiter, encoding="utf-16"), SCHEMA, SETS, on_refused="drop")
+        count_marginals(TextFile(path=path, delimiter=delimiter, encoding="utf-16"), SCHEMA, SETS, on_refused="drop")
 
 
 def test_invalid_delimiter_or_encoding_is_refused() -> None:
@@ -101,24 +101,24 @@ def test_invalid_delimiter_or_encoding_is_refused() -> None:
 
 @pytest.mark.parametrize("line", ["[1]", "{", "7391", "\ud800", "nul", '{"sex": "F"', "[" * 100_000])
 def test_invalid_json_line_is_reported_by_number(tmp_path: Path, line: str) -> None:
-    place = tmp_path / "x.jsonl"
-    place.write_bytes(b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass"))
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"sex": "F", "age": 1, "code": 1}\n\n' + line.encode("utf-8", "surrogatepass"))
     with pytest.raises(DataError, match=r"line 3 of the file 'x\.jsonl'") as caught:
-        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+        count_marginals(path, SCHEMA, SETS, on_refused="drop")
     assert "7391" not in str(caught.value)
-    place.write_bytes(b'{"sex": "F", "age": 1, "cod": 1}\n')
+    path.write_bytes(b'{"sex": "F", "age": 1, "cod": 1}\n')
     with pytest.raises(DataError, match="no column 'code'"):
-        count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
+        count_marginals(path, SCHEMA, SETS, on_refused="drop", ignore=["cod"])
 
 
 def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
-    place = tmp_path / "x.jsonl"
+    path = tmp_path / "x.jsonl"
     row = '{"sex": "F", "age": 1, "code": 1, "note": {"age": 1, "age": 2}, "more": 1, "more": 2}\n'
-    place.write_text(row)
-    assert count_marginals(place, SCHEMA, SETS, ignore=["more"]).records == 1
-    place.write_text(row + '{"sex": "F", "age": 7391, "code": 1, "age": 2}\n')
+    path.write_text(row)
+    assert count_marginals(path, SCHEMA, SETS, ignore=["more"]).records == 1
+    path.write_text(row + '{"sex": "F", "age": 7391, "code": 1, "age": 2}\n')
     with pytest.raises(DataError, match=r"line 2 of the file 'x\.jsonl' has the key 'age' twice") as caught:
-        count_marginals(place, SCHEMA, SETS, on_refused="drop", ignore=["more"])
+        count_marginals(path, SCHEMA, SETS, on_refused="drop", ignore=["more"])
     assert "7391" not in str(caught.value)
 
 
@@ -126,18 +126,18 @@ def test_repeated_json_key_in_use_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", [".csv", ".jsonl"])
 def test_binary_file_error_names_its_format(tmp_path: Path, form: str, pack: str) -> None:
     for begins, kind in ((b"%PDF-1.7\n7391", "a PDF document"), (b"PAR1" + bytes(99), "a parquet file")):
-        place = packed(tmp_path / f"x{form}{pack}", begins)
+        path = packed(tmp_path / f"x{form}{pack}", begins)
         with pytest.raises(DataError, match=f"holds {kind} and no lines of text") as caught:
-            count_marginals(place, SCHEMA, SETS, on_refused="drop")
+            count_marginals(path, SCHEMA, SETS, on_refused="drop")
         assert "7391" not in str(caught.value)
 
 
 def test_keys_absent_from_first_object_are_columns(tmp_path: Path) -> None:
-    place = tmp_path / "x.jsonl"
-    place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "people": 70}\n')
     with pytest.raises(DataError, match="'people', which holds numbers"):
-        count_marginals(place, SCHEMA, SETS)
-    assert all(column.there for column in records_fit(SCHEMA, place))
-    place.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
+        count_marginals(path, SCHEMA, SETS)
+    assert all(column.there for column in records_fit(SCHEMA, path))
+    path.write_text('{"sex": "F", "code": 1}\n{"sex": "F", "age": 1, "code": 1, "n": 70}\n')
     with pytest.raises(DataError, match="'n', which holds numbers"):
-        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+        count_marginals(path, SCHEMA, SETS, on_refused="drop")

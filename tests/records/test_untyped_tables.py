@@ -1,4 +1,4 @@
-"""Values in SQLite columns that do not have the declared type are refused one by one."""
+"""Values in SQLite columns that do not have the declared type."""
 
 from __future__ import annotations
 
@@ -99,9 +99,9 @@ def test_check_and_release_leave_out_unreadable_integer(tmp_path: Path) -> None:
     schema = Schema([Attribute.of_size("x", 3)])
     data = table(tmp_path / "a.db", "INTEGER", [0, 1, SECRET])
     exact = plan(Workload(schema).add("x"), Budget(pcost=1e6))
-    seen = check_records(exact, data)
-    assert (seen.counted, seen.refused) == (2, 1)
-    assert SECRET not in str(seen)
+    report = check_records(exact, data)
+    assert (report.counted, report.refused) == (2, 1)
+    assert SECRET not in str(report)
     answers = measure(exact, data, rehearsal=True, on_refused="drop").answers(0)
     assert answers["answer"].round().tolist() == [1, 1, 0]
 

@@ -1,4 +1,4 @@
-"""Database tables named in the settings: counting, and error messages without secrets."""
+"""Database tables named in the settings, and errors without secrets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.records.mixed import FRAME, check
 @pytest.fixture
 def settings_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Settings that name a database table whose path is a secret environment variable."""
-    place = tmp_path / "office-secret.duckdb"
-    with duckdb.connect(str(place)) as database:
+    path = tmp_path / "office-secret.duckdb"
+    with duckdb.connect(str(path)) as database:
         database.register("frame", FRAME)
         database.execute("create schema held; create table held.people as from frame")
     settings = tmp_path / "sources.toml"
     settings.write_text('[census]\naddress = "duckdb://${PLACE}"\ntable = "people"\ndatabase = "held"\n')
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
-    monkeypatch.setenv("PLACE", str(place))
+    monkeypatch.setenv("PLACE", str(path))
     return settings
 
 

@@ -1,4 +1,4 @@
-"""Files of statistical and office programs: equal counts, schema from labels, and damaged files."""
+"""Files of statistical and office programs: counts, labels and damage."""
 
 from __future__ import annotations
 
@@ -30,70 +30,70 @@ SURVEY = pd.DataFrame(
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta"])
 def test_draft_schema_of_labels_fits_records(tmp_path: Path, form: str) -> None:
-    place, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
+    path, labels = tmp_path / f"x.{form}", {"variable_value_labels": LABELS}
     if form == "sav":
-        pyreadstat.write_sav(SURVEY, place, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]})
+        pyreadstat.write_sav(SURVEY, path, **labels, missing_ranges={"sex": [9, {"lo": 20, "hi": 30}]})
     else:
-        pyreadstat.write_dta(SURVEY, place, **labels)
-    draft = draft_schema(place)
+        pyreadstat.write_dta(SURVEY, path, **labels)
+    draft = draft_schema(path)
     assert draft.unlabelled == ("age",)
     assert draft.schema["sex"].labels == ("woman", "man", "no answer", "refused")
     assert draft.schema["sex"].missing == ("refused" if form == "sav" else None)
-    counts = count_marginals(place, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
+    counts = count_marginals(path, draft.schema, [("sex", "work")], on_refused="drop", ignore=["age"])
     rows = [[1, 0], [0, 2], [1, 0], [2, 0]] if form == "sav" else [[1, 0], [0, 2], [1, 0], [1, 0]]
     assert counts["sex", "work"].tolist() == rows
     reasons = {"outside the public domain": 1} | ({} if form == "sav" else {"missing": 1})
     assert counts.refused == {"sex": reasons}
     ages = Schema([Attribute.numeric("age", [0, 50, 100])])
-    assert count_marginals(place, ages, [("age",)])["age",].tolist() == [5, 2]
+    assert count_marginals(path, ages, [("age",)])["age",].tolist() == [5, 2]
     with pytest.raises(DataError, match="'age', which holds numbers"):
-        count_marginals(place, draft.schema, [("sex",)], on_refused="drop")
+        count_marginals(path, draft.schema, [("sex",)], on_refused="drop")
 
 
 def test_number_column_with_labelled_missing_codes_is_refused(tmp_path: Path) -> None:
     rows = pd.DataFrame({"sex": [1.0, 2.0], "region": [1.0, 2.0], "people": [70.0, -9.0]})
     labels = {"sex": {1.0: "F", 2.0: "M"}, "region": {1.0: "north", 2.0: "south"}, "people": {-9.0: "unknown"}}
-    place, schema = tmp_path / "x.sav", Schema([Attribute.categorical("sex", ["F", "M"])])
-    pyreadstat.write_sav(rows, place, variable_value_labels=labels, missing_ranges={"people": [-9.0]})
+    path, schema = tmp_path / "x.sav", Schema([Attribute.categorical("sex", ["F", "M"])])
+    pyreadstat.write_sav(rows, path, variable_value_labels=labels, missing_ranges={"people": [-9.0]})
     with pytest.raises(DataError, match="column 'people', which holds numbers"):
-        count_marginals(place, schema, [("sex",)], on_refused="drop")
-    assert count_marginals(place, schema, [("sex",)], ignore=["people"]).records == 2
+        count_marginals(path, schema, [("sex",)], on_refused="drop")
+    assert count_marginals(path, schema, [("sex",)], ignore=["people"]).records == 2
 
 
 @pytest.mark.usefixtures("in_process_readers")
 @pytest.mark.parametrize("form", ["sav", "dta", "xpt"])
 def test_truncated_labelled_file_is_refused(tmp_path: Path, form: str) -> None:
-    place = tmp_path / f"x.{form}"
+    path = tmp_path / f"x.{form}"
     rows = pd.DataFrame({"sex": [1.0] * 999, "age": [30.0] * 999})
-    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, place)
+    {"sav": pyreadstat.write_sav, "dta": pyreadstat.write_dta, "xpt": pyreadstat.write_xport}[form](rows, path)
     schema = Schema([Attribute.of_size("sex", 3), Attribute.numeric("age", [0, 65])])
-    assert count_marginals(place, schema, [("sex",)]).records == 999
-    place.write_bytes(place.read_bytes()[:-4321])
+    assert count_marginals(path, schema, [("sex",)]).records == 999
+    path.write_bytes(path.read_bytes()[:-4321])
     with pytest.raises(DataError, match=rf"the file 'x\.{form}' (cannot be read|breaks off)"):
-        count_marginals(place, schema, [("sex",)], on_refused="drop")
+        count_marginals(path, schema, [("sex",)], on_refused="drop")
 
 
 def test_damaged_file_stops_only_its_reader(tmp_path: Path) -> None:
-    place = tmp_path / "x.sav"
+    path = tmp_path / "x.sav"
     rows = pd.DataFrame({"sex": ["F", "M"], "code": [0.0, 1.0]})
-    pyreadstat.write_sav(rows, place, variable_value_labels={"code": {0.0: "no", 1.0: "yes"}})
-    assert draft_schema(place).schema["code"].labels == ("no", "yes")
-    content = place.read_bytes()
+    pyreadstat.write_sav(rows, path, variable_value_labels={"code": {0.0: "no", 1.0: "yes"}})
+    assert draft_schema(path).schema["code"].labels == ("no", "yes")
+    content = path.read_bytes()
     numbers, texts = (struct.pack("<iii", 4, 1, column) for column in (2, 1))
     assert content.count(numbers) == 1
-    place.write_bytes(content.replace(numbers, texts))  # numeric labels of a text column crash the reader
+    path.write_bytes(content.replace(numbers, texts))  # numeric labels of a text column crash the reader
     for read in (draft_schema, draft_of_public, lambda file: count_marginals(file, SCHEMA, SETS)):
         with pytest.raises(DataError, match=r"the file 'x.sav' cannot be read"):
-            read(place)
+            read(path)
 
 
 @pytest.mark.usefixtures("in_process_readers")
 def test_public_draft_of_partly_labelled_column_keeps_values(tmp_path: Path) -> None:
-    place, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
-    pyreadstat.write_sav(rows, place, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
-    schema = draft_of_public(place).schema
+    path, rows = tmp_path / "x.sav", pd.DataFrame({"work": [1.0, 2.0, 2.5, 99.0, np.nan]})
+    pyreadstat.write_sav(rows, path, variable_value_labels={"work": {99.0: "refused", 1.0: "none"}})
+    schema = draft_of_public(path).schema
     assert schema["work"].labels == ("2", "2.5", "none", "refused")
-    counts = count_marginals(place, schema, [("work",)], on_refused="drop")
+    counts = count_marginals(path, schema, [("work",)], on_refused="drop")
     assert counts["work",].tolist() == [1, 1, 1, 1]
     assert counts.refused == {"work": {"missing": 1}}
 
@@ -186,17 +186,17 @@ def test_foreign_file_formats_have_equal_counts(tmp_path: Path, form: str) -> No
         ]
     )
     sets = [("SEX", "CODE"), ("AGE",)]
-    place, expected = write_small(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
-    counts = count_marginals(place, schema, sets, on_refused="drop")
+    path, expected = write_small(tmp_path / f"x{form}"), count_marginals(SMALL, schema, sets, on_refused="drop")
+    counts = count_marginals(path, schema, sets, on_refused="drop")
     assert all((counts[names] == table).all() for names, table in expected.items())
     assert counts.refused == expected.refused
     assert counts.rows_in == len(SMALL)
     with pytest.raises(DataError, match=r"'CODE', which holds numbers"):
-        count_marginals(place, Schema(schema.attributes[:2]), [("SEX",), ("AGE",)])
-    body = place.read_bytes()
+        count_marginals(path, Schema(schema.attributes[:2]), [("SEX",), ("AGE",)])
+    body = path.read_bytes()
     for spoiled in (body[: len(body) // 2], b"CANARY7391"):
-        place.write_bytes(spoiled)
+        path.write_bytes(spoiled)
         with pytest.raises(DataError) as caught:
-            count_marginals(place, schema, sets, on_refused="drop")
+            count_marginals(path, schema, sets, on_refused="drop")
         assert "7391" not in str(caught.value)
         assert caught.value.__context__ is None

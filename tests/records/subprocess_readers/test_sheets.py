@@ -55,12 +55,12 @@ def test_sheet_of_workbook_is_counted(tmp_path: Path) -> None:
 
 
 def test_distant_cell_in_sheet_raises_limit_error(tmp_path: Path) -> None:
-    place = tmp_path / "x.xlsx"
-    with xlsxwriter.Workbook(str(place)) as book:
+    path = tmp_path / "x.xlsx"
+    with xlsxwriter.Workbook(str(path)) as book:
         page = book.add_worksheet()
         page.write_row(0, 0, list(FRAME.columns))
         page.write(2**20 - 1, 2**14 - 1, " ")
-    for read in (lambda: count_marginals(place, SCHEMA, SETS), lambda: draft_of_public(place)):
+    for read in (lambda: count_marginals(path, SCHEMA, SETS), lambda: draft_of_public(path)):
         with pytest.raises(LimitExceeded, match=r"'x.xlsx' needs more memory .* forgotten cell"):
             read()
 
@@ -68,9 +68,9 @@ def test_distant_cell_in_sheet_raises_limit_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("merged", "where"), [("A1:B1", "in its header"), ("A2:A4", "in its rows")])
 def test_merged_cells_are_refused(tmp_path: Path, merged: str, where: str) -> None:
     rows = [list(FRAME.columns), *FRAME.to_numpy(object).tolist()]
-    place = sheet(tmp_path / "x.xlsx", rows, merged=merged)
+    path = sheet(tmp_path / "x.xlsx", rows, merged=merged)
     with pytest.raises(DataError, match=f"'x.xlsx' has merged cells {where}; unmerge them"):
-        count_marginals(place, SCHEMA, SETS, on_refused="drop")
+        count_marginals(path, SCHEMA, SETS, on_refused="drop")
 
 
 @pytest.mark.parametrize("library", ["pyreadstat", "python_calamine"])
@@ -78,7 +78,7 @@ def test_missing_library_error_names_install_command(
     tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    place = tmp_path / ("x.sav" if library == "pyreadstat" else "x.xlsx")
-    place.write_bytes(b"")
+    path = tmp_path / ("x.sav" if library == "pyreadstat" else "x.xlsx")
+    path.write_bytes(b"")
     with pytest.raises(DataError, match=rf"needs {library}.*pip install 'dp-query-workbench\[sources\]'"):
-        count_marginals(place, SCHEMA, SETS)
+        count_marginals(path, SCHEMA, SETS)
