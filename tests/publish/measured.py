@@ -1,4 +1,4 @@
-"""Rehearsals on people who gather in few cells, and what all published tables keep to."""
+"""Simulated measurements of clustered records, and checks of published tables."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ FITS = ("shrunk", "nonnegative")
 
 
 def people(schema, records, seed):
-    """Tables of records that gather in few cells, as people do: a function from attributes to their exact table."""
+    """Function from attributes to the exact table of random records in few cells."""
     rng = np.random.default_rng(seed)
     shares = np.ones(())
     for n in schema.sizes(schema.names):
         shares = np.multiply.outer(shares, rng.dirichlet(np.full(n, 0.4)))
     shares = 0.9 * shares.ravel() + 0.1 * rng.dirichlet(np.full(schema.size, 0.05))
-    whole = rng.multinomial(records, shares).reshape(schema.sizes(schema.names))
+    counts = rng.multinomial(records, shares).reshape(schema.sizes(schema.names))
 
     def table(names):
-        kept = [schema.order[name] for name in names]
-        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
-        return summed.transpose([sorted(kept).index(a) for a in kept]).astype(float)
+        axes = [schema.order[name] for name in names]
+        summed = counts.sum(axis=tuple(a for a in range(counts.ndim) if a not in axes))
+        return summed.transpose([sorted(axes).index(a) for a in axes]).astype(float)
 
     return table
 
@@ -36,8 +36,8 @@ def people(schema, records, seed):
 def measured_on(workload, budget=None, *, records=3_000, seed=1, mechanism="residualplanner", **options):
     budget = Budget(pcost=0.05) if budget is None else budget
     table = people(workload.schema, records, seed)
-    made = plan(workload, budget, mechanism=mechanism, **options)
-    return simulate_measurement(made, table, np.random.default_rng(seed)), table
+    chosen_plan = plan(workload, budget, mechanism=mechanism, **options)
+    return simulate_measurement(chosen_plan, table, np.random.default_rng(seed)), table
 
 
 def sets(schema, ways):
@@ -45,7 +45,7 @@ def sets(schema, ways):
 
 
 def check(published, workload):
-    """All tables of the groups and below them: >= 0, of one total, each the sum of the larger ones."""
+    """Assert that tables are non-negative, have the same total and equal the margins of larger tables."""
     for group in workload.groups:
         table = published.table(group.attributes)
         assert (table >= 0).all()

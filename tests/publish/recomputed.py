@@ -1,4 +1,4 @@
-"""Answers made again from the files of a package alone, in Python and in R."""
+"""Answers recomputed from the files of a package, in Python and in R."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import pandas as pd
 
 
 def from_files(folder, names, query):
-    """Estimate and variance of a sum of cells from the CSV files alone, as the README says; no engine in it."""
+    """Estimate and variance of a query, from the CSV files and the README's instructions."""
     attributes = pd.read_csv(folder / "attributes.csv")
     spaces = pd.read_csv(folder / "spaces.csv", keep_default_na=False)
     centers, integers = pd.read_csv(folder / "centers.csv"), pd.read_csv(folder / "integers.csv")
     ids = [attributes.set_index("name")["id"][n] for n in names]
     value = variance = 0.0
     for row in spaces.itertuples():
-        own, files = row.attributes.split(), row.matrices.split()
-        if not set(own) <= set(ids):
+        axes_of_space, files = row.attributes.split(), row.matrices.split()
+        if not set(axes_of_space) <= set(ids):
             continue
         part, left = np.asarray(query, float), list(ids)
-        for each in [i for i in ids if i not in own]:
+        for each in [i for i in ids if i not in axes_of_space]:
             part = np.tensordot(part, centers[centers["attribute"] == each]["center"].to_numpy(), (left.index(each), 0))
             left.remove(each)
-        part = part.transpose([left.index(i) for i in own])
+        part = part.transpose([left.index(i) for i in axes_of_space])
         for axis, file in enumerate(files):
             matrix = np.loadtxt(folder / f"{file}.csv", delimiter=",", ndmin=2)
             part = np.moveaxis(np.tensordot(part, matrix, (axis, 0)), -1, axis)
@@ -33,7 +33,7 @@ def from_files(folder, names, query):
 
 
 def in_r(folder):
-    """The script agrees, and sees a wrong error or integer."""
+    """Assert that the script accepts the package and rejects a wrong error or integer."""
     run = subprocess.run(["Rscript", "recompute.R"], cwd=folder, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "largest relative difference" in run.stdout

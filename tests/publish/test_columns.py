@@ -1,4 +1,4 @@
-"""Columns that files add beside attributes never have the name of an attribute."""
+"""Columns added to files never have the name of an attribute."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ LABELS = ["married", "single"]
 def measured(name: str) -> Any:
     schema = Schema([Attribute.categorical(name, LABELS), Attribute.categorical("sex", ["F", "M"])])
     records = pd.DataFrame({name: [LABELS[i % 3 == 0] for i in range(40)], "sex": ["F", "M"] * 20})
-    made = plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=50.0))
-    return measure(made, records, rehearsal=True)
+    chosen_plan = plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=50.0))
+    return measure(chosen_plan, records, rehearsal=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_write_records_keeps_mark_and_attribute(tmp_path: Path, name: str, kind: str) -> None:
-    found, codes = measured(name), pd.DataFrame({name: [0, 1, 0], "sex": [1, 0, 0]})
-    place = write_records(found, codes, tmp_path / f"r.{kind}", format=kind)
+    measurement, codes = measured(name), pd.DataFrame({name: [0, 1, 0], "sex": [1, 0, 0]})
+    place = write_records(measurement, codes, tmp_path / f"r.{kind}", format=kind)
     frame = pd.read_csv(place) if kind == "csv" else pd.read_parquet(place)
     assert is_added(frame.columns[0], "status")
     assert set(frame.iloc[:, 0]) == {"REHEARSAL"}
@@ -60,7 +60,7 @@ def test_write_records_keeps_mark_and_attribute(tmp_path: Path, name: str, kind:
     assert frame[name].tolist() == ["married", "single", "married"]
     assert len({column.casefold() for column in frame}) == 3
     assert check_target(place, overwrite=True) == place
-    write_records(found, codes, place, format=kind, overwrite=True)
+    write_records(measurement, codes, place, format=kind, overwrite=True)
 
 
 def test_write_records_without_rows_is_recognised(tmp_path: Path) -> None:
@@ -71,19 +71,19 @@ def test_write_records_without_rows_is_recognised(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("head", ["status,query\nmarried,a\n", "added_status,status\nx,y\n", "status\n", ""])
 def test_other_file_with_status_column_is_not_overwritten(tmp_path: Path, head: str) -> None:
-    place = tmp_path / "own.csv"
+    place = tmp_path / "other.csv"
     place.write_text(head)
     with pytest.raises(PlanError, match="overwritten"):
         check_target(place, overwrite=True)
 
 
 def test_answer_files_have_distinct_columns(tmp_path: Path) -> None:
-    # attributes are values in these files, so that one name stands for all
-    found = measured("status")
-    errors = uncertainty(publish(found), draws=2)
+    # attributes are values in these files, so one name is enough
+    measurement = measured("status")
+    errors = uncertainty(publish(measurement), draws=2)
     for kind in ("csv", "parquet"):
         for place in (
-            write_answers(found, tmp_path / f"a.{kind}", format=kind),
+            write_answers(measurement, tmp_path / f"a.{kind}", format=kind),
             write_published(errors, tmp_path / f"p.{kind}", format=kind),
         ):
             frame = pd.read_csv(place) if kind == "csv" else pq.read_table(place).to_pandas()
@@ -92,7 +92,7 @@ def test_answer_files_have_distinct_columns(tmp_path: Path) -> None:
             assert check_target(place, overwrite=True) == place
     tables = write_tables(errors, tmp_path / "t.zip")
     assert not verify_package(tables)
-    for place in (tables, write_package(found, tmp_path / "p.zip")):
+    for place in (tables, write_package(measurement, tmp_path / "p.zip")):
         assert check_target(place, overwrite=True) == place
 
 
@@ -122,11 +122,15 @@ def test_tables_have_distinct_columns_and_labels(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 def test_answer_frames_have_distinct_columns(name: str) -> None:
-    found = measured(name)
-    published = publish(found)
-    for frame in (found.answers(0), uncertainty(published, draws=2).answers(0), publish(found, integer=True).records()):
+    measurement = measured(name)
+    published = publish(measurement)
+    for frame in (
+        measurement.answers(0),
+        uncertainty(published, draws=2).answers(0),
+        publish(measurement, integer=True).records(),
+    ):
         assert len({column.casefold() for column in frame}) == len(frame.columns)
-    assert found.marginal([name]).shape == published.table([name]).shape == (2,)
+    assert measurement.marginal([name]).shape == published.table([name]).shape == (2,)
 
 
 @pytest.mark.skipif(shutil.which("Rscript") is None, reason="needs R")

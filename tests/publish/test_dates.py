@@ -1,4 +1,4 @@
-"""Attributes of dates and of declared texts in everything that is handed out."""
+"""Attributes with dates and declared missing values in all exports."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def test_release_with_dates_is_packed_and_verified(tmp_path: Path) -> None:
 
 def test_published_tables_with_dates_have_labels(tmp_path: Path) -> None:
     measured = measure(CHOSEN, ROWS, rehearsal=True)
-    found = measured.publish().uncertainty(draws=2)
-    verify_package(write_tables(found, tmp_path / "t.zip"))
-    write_workbook(found, tmp_path / "w.xlsx")
-    write_published(found, tmp_path / "p.parquet")
-    records = found.published.records(50)
+    errors = measured.publish().uncertainty(draws=2)
+    verify_package(write_tables(errors, tmp_path / "t.zip"))
+    write_workbook(errors, tmp_path / "w.xlsx")
+    write_published(errors, tmp_path / "p.parquet")
+    records = errors.published.records(50)
     path = write_records(measured, records, tmp_path / "r.csv")
     again = pd.read_csv(path, dtype=str, comment="#")
     assert set(again["since"]) <= {"2019", "2020", "2021"}
     assert set(again["day"]) <= {SCHEMA["day"].label(i) for i in range(6)}
     assert json.loads(SCHEMA.to_json())["attributes"][2]["unit"] == "year"
-    assert np.isfinite(found.published.table(["day"])).all()
+    assert np.isfinite(errors.published.table(["day"])).all()

@@ -1,4 +1,4 @@
-"""Labels that are code for browsers, Markdown, spreadsheets or R are shown as they are in every file."""
+"""Labels that contain HTML, Markdown, formulas or R code are escaped in every file."""
 
 from __future__ import annotations
 
@@ -55,9 +55,11 @@ def released(tmp_path_factory):
     ledger = Ledger.create(tmp_path_factory.mktemp("office") / "office.ledger")
     ledger.add_dataset(DATASET, total=Budget(pcost=9.0))
     records = pd.DataFrame({NAMES[0]: [*HOSTILE] * 9, NAMES[1]: [*HOSTILE[:3]] * 48})
-    made = plan(Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal"), Budget(pcost=4.0), centers="uniform")
-    found = measure(made, records, dataset=DATASET, ledger=ledger)
-    return found, ledger.find(found.key), ledger
+    chosen_plan = plan(
+        Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal"), Budget(pcost=4.0), centers="uniform"
+    )
+    measurement = measure(chosen_plan, records, dataset=DATASET, ledger=ledger)
+    return measurement, ledger.find(measurement.key), ledger
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def tables(released):
 
 
 class Page(HTMLParser):
-    """The tags of a page, and their attributes, without the library that draws."""
+    """Tags and attribute values of a page, without the scripts of the plotting library."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -96,8 +98,8 @@ def check_page(text: str) -> None:
 
 
 def test_package_hostile_labels_are_escaped(released, tmp_path) -> None:
-    found, receipt, ledger = released
-    path = write_package(found, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    measurement, receipt, ledger = released
+    path = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
     assert verify_package(path) == ()
     with zipfile.ZipFile(path) as archive:
         check_csv(archive.read("answers.csv").decode())
@@ -105,11 +107,11 @@ def test_package_hostile_labels_are_escaped(released, tmp_path) -> None:
 
 
 def test_answers_and_records_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
-    found = released[0]
+    measurement = released[0]
     files = [
-        write_answers(found, tmp_path / "a.csv", format="csv"),
+        write_answers(measurement, tmp_path / "a.csv", format="csv"),
         write_published(tables, tmp_path / "p.csv", format="csv"),
-        write_records(found, tables.published.records(), tmp_path / "s.csv"),
+        write_records(measurement, tables.published.records(), tmp_path / "s.csv"),
     ]
     for file in files:
         check_csv(file.read_text())

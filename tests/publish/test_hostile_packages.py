@@ -1,4 +1,4 @@
-"""Packages of somebody else: a verdict within bounded time and memory, whatever is in them."""
+"""Verification of hostile packages returns problems within bounded time and memory."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ DOCUMENTS = {
     "tables": ("how.json", "plan.json", "measurements.json", "registry.json", "tables.csv-metadata.json"),
 }
 SAMPLE, SECONDS, MEGABYTES = 12, 2.0, 500
-# files of tables and of spaces that are written and read as another one is
+# files with the same format as another tested file
 SIMILAR = {"table2.csv", "table3.csv", "table4.csv", "matrix2.csv", "centers.csv", "attributes.csv", "codebook.md"}
 
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("sound")
-    made = plan(Workload.all_ways(SCHEMA, ways=(0, 1, 2)), Budget(pcost=0.5))
-    found = measure(made, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
-    tables = uncertainty(publish(found), draws=2)
+    chosen_plan = plan(Workload.all_ways(SCHEMA, ways=(0, 1, 2)), Budget(pcost=0.5))
+    measurement = measure(chosen_plan, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
+    tables = uncertainty(publish(measurement), draws=2)
     return {
-        "release": write_package(found, folder / "release.zip"),
+        "release": write_package(measurement, folder / "release.zip"),
         "tables": write_tables(tables, folder / "tables.zip"),
     }
 
@@ -66,7 +66,7 @@ def unpacked(packages, tmp_path):
 
 
 def seal(folder: Path) -> None:
-    """Make the digests of a changed release right again."""
+    """Update the digests of a changed release."""
     path = folder / "certificate.json"
     if path.exists():
         certificate = json.loads(path.read_text())
@@ -85,7 +85,7 @@ def pack(folder: Path, path: Path) -> Path:
 
 
 def verdict(path: Path) -> tuple[str, ...]:
-    """Return the problems of a package, which are sentences and no names of Python errors."""
+    """Problems of a package, after a check that they are sentences without names of Python errors."""
     problems = verify_package(path)
     assert isinstance(problems, tuple)
     for text in problems:
@@ -132,7 +132,7 @@ def test_verify_damaged_files_gives_problem(unpacked, kind, tmp_path) -> None:
         before = file.read_bytes()
         for content in (b"", before[: len(before) // 2], before * 2, b"\x00" * len(before), b"\xff" * 100):
             file.write_bytes(content)
-            # readers of parquet and zip pass over what follows or comes before their content
+            # readers of parquet and zip ignore bytes before or after their content
             repeated = content == before * 2 and file.suffix in (".npz", ".parquet")
             assert verdict(folder) or repeated, file.name
             if kind == "release" and file.name not in ("certificate.json", "check.py", "report.html"):
@@ -218,7 +218,7 @@ def test_verify_zip_with_false_directory_gives_problem(packages, tmp_path) -> No
     assert "files" in verdict(target)[0]
 
 
-# --- time and memory, in a process of its own ---
+# --- time and memory, in a subprocess ---
 
 CHILD = """
 import re, sys, time
@@ -233,7 +233,7 @@ for path in sys.argv[2:]:
 
 
 def bomb(path: Path, folder: Path, name: str, chunk: bytes, count: int) -> Path:
-    """Write a package in which a file is ``count`` equal pieces, and make its digest in the certificate right."""
+    """Write a package with a file of ``count`` equal chunks and a valid digest."""
     digest = hashlib.sha256()
     for _ in range(count):
         digest.update(chunk)
@@ -258,7 +258,7 @@ def parquet_bomb(folder: Path) -> None:
 
 
 def dictionary_bomb(folder: Path) -> None:
-    """Many rows with one long text, which is in the file once."""
+    """Write many rows with one long text, which the file stores once."""
     table = pq.read_table(folder / "answers.parquet")
     long = pa.array(["0" * MB] * len(table), pa.string())
     pq.write_table(table.set_column(table.column_names.index("query"), "query", long), folder / "answers.parquet")
@@ -266,9 +266,9 @@ def dictionary_bomb(folder: Path) -> None:
 
 def array_bomb(folder: Path) -> None:
     with np.load(folder / "measurements.npz") as arrays:
-        found = dict(arrays)
+        contents = dict(arrays)
     with zipfile.ZipFile(folder / "measurements.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        for name, array in found.items():
+        for name, array in contents.items():
             content = io.BytesIO()
             np.save(content, array)
             archive.writestr(f"{name}.npy", content.getvalue() + bytes(300 * MB if name == "block0" else 0))
@@ -293,7 +293,7 @@ BOMBS = (
 )
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the largest memory is read from /proc")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="peak memory is read from /proc")
 def test_verify_bombs_within_limits(packages, unpacked, tmp_path) -> None:
     paths = [bomb(tmp_path / f"{i}.zip", unpacked[kind], *of) for i, (kind, *of) in enumerate(BOMBS)]
     for change in (parquet_bomb, dictionary_bomb, array_bomb, matrix_bomb):

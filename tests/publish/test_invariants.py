@@ -1,4 +1,4 @@
-"""Exact totals in what is published: kept by every fit and by whole records, and named where the guarantee is."""
+"""Exact totals in published tables, simulated records, exports and the stated guarantee."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ CASES = {
     "pair": ["bc"],
     "meeting": ["ab", "bd"],
     "round": ["ab", "bc", "ac"],
-    "apart": ["a", "d"],
+    "disjoint": ["a", "d"],
     "all": [""],
 }
 
 
-def stated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
-    """A rehearsal on records that keep the facts, and their tables."""
+def simulated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
+    """Simulated measurement of records that satisfy the facts, and their exact tables."""
     plain = SCHEMA.with_facts(impossible=rules)
-    whole = people(plain, 2_000, 3)(plain.names) * (plain.possible_share(plain.names) > 0.0)
+    counts = people(plain, 2_000, 3)(plain.names) * (plain.possible_share(plain.names) > 0.0)
 
     def table(names):
-        kept = [plain.order[name] for name in names]
-        summed = whole.sum(axis=tuple(a for a in range(whole.ndim) if a not in kept))
-        return summed.transpose([sorted(kept).index(a) for a in kept])
+        axes = [plain.order[name] for name in names]
+        summed = counts.sum(axis=tuple(a for a in range(counts.ndim) if a not in axes))
+        return summed.transpose([sorted(axes).index(a) for a in axes])
 
     schema = plain.with_facts(invariants=[(list(names), table(names)) for names in CASES[which]])
-    made = plan(Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options)
-    return simulate_measurement(made, table, np.random.default_rng(1)), table
+    chosen_plan = plan(Workload.all_ways(schema, ways, family="marginal"), Budget(pcost=pcost), **options)
+    return simulate_measurement(chosen_plan, table, np.random.default_rng(1)), table
 
 
 @pytest.mark.parametrize(
@@ -60,139 +60,143 @@ def stated(which, rules=(), ways=(1, 2), pcost=0.02, **options):
         ("pair", [], (1, 2), "tuned"),
         ("meeting", RULES, (1, 2), "uniform"),
         ("round", RULES[:1], (1, 2, 3), "uniform"),
-        ("apart", RULES, (1, 2), "tuned"),
+        ("disjoint", RULES, (1, 2), "tuned"),
         ("all", [], (1, 2), "uniform"),
     ],
 )
-def test_fits_and_records_keep_exact_totals(which, rules, ways, centers) -> None:
-    found, table = stated(which, rules, ways, centers=centers)
-    schema = found.plan.schema
+def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> None:
+    measurement, table = simulated(which, rules, ways, centers=centers)
+    schema = measurement.plan.schema
     for fit in ("shrunk", "nonnegative", "none"):
-        published = publish(found, fit)
+        published = publish(measurement, fit)
         if fit != "none":
-            check(published, found.plan.workload)
-        for group in found.plan.workload.groups:
-            made = published.table(group.attributes)
-            # not by cutting: what the tables are made of has nothing there, and the same totals
+            check(published, measurement.plan.workload)
+        for group in measurement.plan.workload.groups:
+            fitted = published.table(group.attributes)
+            # the contrasts satisfy the facts themselves; nothing is cut off afterwards
             bare = assemble_table(published.contrasts, published.positions(group.attributes))
-            assert np.abs(bare - made).max() <= 1e-7
-            assert (made[schema.even_share(group.attributes) == 0.0] == 0.0).all()
+            assert np.abs(bare - fitted).max() <= 1e-7
+            assert (fitted[schema.even_share(group.attributes) == 0.0] == 0.0).all()
             for names in CASES[which]:
                 if set(names) <= set(group.attributes):
-                    kept = [group.attributes.index(n) for n in names]
-                    summed = made.sum(axis=tuple(a for a in range(made.ndim) if a not in kept))
-                    order = [sorted(kept).index(k) for k in kept]
+                    axes = [group.attributes.index(n) for n in names]
+                    summed = fitted.sum(axis=tuple(a for a in range(fitted.ndim) if a not in axes))
+                    order = [sorted(axes).index(k) for k in axes]
                     assert np.abs(summed.transpose(order) - table(names)).max() <= 1e-8
         for names in CASES[which]:
             assert (published.table(list(names)) == table(names)).all()
         if fit == "shrunk":
-            whole = publish(found, fit, integer=True)
-            check(whole, found.plan.workload)
-            codes = whole.records().to_numpy()
+            integer_tables = publish(measurement, fit, integer=True)
+            check(integer_tables, measurement.plan.workload)
+            codes = integer_tables.records().to_numpy()
             assert (schema.possible_share(schema.names)[tuple(codes.T)] > 0.0).all()
             for names in CASES[which]:
-                assert (whole.table(list(names)) == table(names)).all()
+                assert (integer_tables.table(list(names)) == table(names)).all()
 
 
-def test_fitted_tables_come_nearer_to_the_truth_beside_exact_totals() -> None:
+def test_exact_totals_reduce_error_of_fitted_tables() -> None:
     errors = []
     for which in ("round", None):
-        found, table = stated(which or "all", pcost=2e-3)
+        measurement, table = simulated(which or "all", pcost=2e-3)
         errors.append(
-            sum(np.abs(found.publish().table(n) - table(n)).sum() for n in (["a", "d"], ["b", "d"], ["c", "d"]))
+            sum(np.abs(measurement.publish().table(n) - table(n)).sum() for n in (["a", "d"], ["b", "d"], ["c", "d"]))
         )
     assert errors[0] < errors[1]
 
 
-def test_simulated_records_and_errors_keep_exact_totals() -> None:
-    found, table = stated("meeting")
-    records = synthetic(found.plan.schema, 7, seed=2)
-    again = measure(found.plan, records, rehearsal=True)
+def test_simulated_records_and_errors_equal_exact_totals() -> None:
+    measurement, table = simulated("meeting")
+    records = synthetic(measurement.plan.schema, 7, seed=2)
+    again = measure(measurement.plan, records, rehearsal=True)
     assert (again.marginal(["a", "b"]) == table("ab")).all()
-    errors = found.publish().uncertainty(draws=3)
-    number = next(i for i, g in enumerate(found.plan.workload.groups) if g.attributes == ("a", "b"))
-    told = errors.answers(number)
-    assert told["error"].abs().max() < 1e-9
-    assert (errors.answers(number)["flag"][told["answer"] > 20] == "publishable").all()
+    errors = measurement.publish().uncertainty(draws=3)
+    number = next(i for i, g in enumerate(measurement.plan.workload.groups) if g.attributes == ("a", "b"))
+    answers = errors.answers(number)
+    assert answers["error"].abs().max() < 1e-9
+    assert (errors.answers(number)["flag"][answers["answer"] > 20] == "publishable").all()
 
 
-def test_the_open_form_holds_exact_totals(tmp_path) -> None:
+def test_open_form_contains_exact_totals(tmp_path) -> None:
     schema = Schema(
         [Attribute.categorical("sex", ["f", "m"]), Attribute.of_size("age", 4), Attribute.of_size("one", 1)]
     )
     schema = schema.with_facts(invariants=[(["sex"], [30, 20]), (["age"], [10, 20, 5, 15])])
     workload = Workload(schema).add(("sex",)).add(("age", "sex"), {"age": "prefix", "sex": "marginal"})
     for embedding in ("cells", "circle"):
-        made = plan(workload, Budget(pcost=0.5), "wff", embedding=embedding)
-        assert embedding == "cells" or made.split.centers
-        found = measure(made, synthetic(schema, 50, seed=1), rehearsal=True)
-        write_tables(found.publish().uncertainty(draws=2), tmp_path / f"{embedding}.zip")
+        chosen_plan = plan(workload, Budget(pcost=0.5), "wff", embedding=embedding)
+        assert embedding == "cells" or chosen_plan.split.centers
+        measurement = measure(chosen_plan, synthetic(schema, 50, seed=1), rehearsal=True)
+        write_tables(measurement.publish().uncertainty(draws=2), tmp_path / f"{embedding}.zip")
         with zipfile.ZipFile(tmp_path / f"{embedding}.zip") as archive:
             archive.extractall(tmp_path / embedding)
         for names in (["sex"], ["sex", "age"], []):
             query = np.arange(1.0, 1.0 + np.prod(schema.sizes(names), dtype=int)).reshape(schema.sizes(names))
             value, variance = from_files(tmp_path / embedding, names, query)
-            assert value == pytest.approx(found.answer(names, query).answer, rel=1e-9)
-            assert np.sqrt(variance) == pytest.approx(found.answer(names, query).std, rel=1e-9, abs=1e-12)
+            assert value == pytest.approx(measurement.answer(names, query).answer, rel=1e-9)
+            assert np.sqrt(variance) == pytest.approx(measurement.answer(names, query).std, rel=1e-9, abs=1e-12)
 
 
-def test_weighted_sums_of_released_integers_hold_exact_totals(tmp_path) -> None:
+def test_weights_of_joint_plan_contain_exact_totals(tmp_path) -> None:
     sizes = {"age": 5, "years": 4, "sex": 2}
     schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
     schema = schema.with_facts(invariants=[(["sex"], [3_000_000, 20]), (["age"], [3_000_000, 5, 5, 5, 5])])
     workload = Workload(schema).add(("years", "age"), "affine").add(("sex",)).add(("age", "sex")).add((), "total")
-    made = plan(workload, Budget(pcost=0.5), "querysmasher")
+    chosen_plan = plan(workload, Budget(pcost=0.5), "querysmasher")
     table = np.zeros((5, 4, 2))
     table[0, 0, 0], table[1:, 1, 1] = 3_000_000, 5
 
     def exact(names):
         summed = table.sum(axis=tuple(a for a, name in enumerate(schema.names) if name not in names))
-        kept = [name for name in schema.names if name in names]
-        return summed.transpose([kept.index(name) for name in names])
+        axes = [name for name in schema.names if name in names]
+        return summed.transpose([axes.index(name) for name in names])
 
-    found = simulate_measurement(made, exact, np.random.default_rng(1))
-    assert not is_open(found)
-    write_tables(found.publish().uncertainty(draws=2), tmp_path / "tables.zip")
+    measurement = simulate_measurement(chosen_plan, exact, np.random.default_rng(1))
+    assert not is_open(measurement)
+    write_tables(measurement.publish().uncertainty(draws=2), tmp_path / "tables.zip")
     with zipfile.ZipFile(tmp_path / "tables.zip") as archive:
         archive.extractall(tmp_path)
     integers = pd.read_csv(tmp_path / "integers.csv")
     assert integers.iloc[-1, 1:].tolist() == [1, 1.0, 0.0]
     for number in range(len(workload.groups)):
         weights = np.loadtxt(tmp_path / f"table{number + 1}_weights.csv", delimiter=",", ndmin=2)
-        told = found.answers(number)
-        np.testing.assert_allclose(weights @ (integers["integer"] * integers["grid"]), told["answer"], atol=1e-6)
-        np.testing.assert_allclose(np.sqrt(weights**2 @ integers["noise"] ** 2), told["std"], rtol=1e-9, atol=1e-9)
-    assert "stands for the exact totals" in (tmp_path / "README.md").read_text()
+        answers = measurement.answers(number)
+        np.testing.assert_allclose(weights @ (integers["integer"] * integers["grid"]), answers["answer"], atol=1e-6)
+        np.testing.assert_allclose(np.sqrt(weights**2 @ integers["noise"] ** 2), answers["std"], rtol=1e-9, atol=1e-9)
+    assert "exact totals" in (tmp_path / "README.md").read_text()
     in_r(tmp_path)
 
 
-def test_certificate_report_and_check_name_the_weaker_guarantee(tmp_path, capsys) -> None:
+def test_certificate_and_report_state_subspace_privacy(tmp_path, capsys) -> None:
     plain = Schema([Attribute.categorical("region", ["n", "s"]), Attribute.of_size("age", 3)])
     (tmp_path / "schema.json").write_text(plain.to_json(), encoding="utf-8")
     (tmp_path / "region.csv").write_text("region,people\nn,30\ns,20\n", encoding="utf-8")
-    given = ["--schema", str(tmp_path / "schema.json"), "--ways", "1", "2", "--exact", str(tmp_path / "region.csv")]
-    assert main(["plan", *given, "--pcost", "0.5", "--out", str(tmp_path / "plan.json")]) == 0
+    options = ["--schema", str(tmp_path / "schema.json"), "--ways", "1", "2", "--exact", str(tmp_path / "region.csv")]
+    assert main(["plan", *options, "--pcost", "0.5", "--out", str(tmp_path / "plan.json")]) == 0
     assert "Subspace differential privacy: the exact totals on region" in capsys.readouterr().out
     schema = plain.with_facts(invariants=[(["region"], [30, 20])])
-    made = plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=0.5))
+    chosen_plan = plan(Workload.all_ways(schema, (1, 2)), Budget(pcost=0.5))
     assert read_plan(tmp_path / "plan.json").schema == schema
     book = Ledger.create(tmp_path / "office.ledger")
     book.add_dataset("survey", total=Budget(pcost=1.0))
-    found = measure(made, synthetic(schema, 0, seed=1), dataset="survey", ledger=book)
-    place = write_package(found, tmp_path / "p.zip", receipt=book.find(found.key), ledger=book)
+    measurement = measure(chosen_plan, synthetic(schema, 0, seed=1), dataset="survey", ledger=book)
+    place = write_package(measurement, tmp_path / "p.zip", receipt=book.find(measurement.key), ledger=book)
     assert verify_package(place) == ()
     folder = tmp_path / "p"
     with zipfile.ZipFile(place) as archive:
         archive.extractall(folder)
     report = (folder / "report.html").read_text(encoding="utf-8")
     text = (folder / "certificate.json").read_text(encoding="utf-8")
-    for written in (report, text):
-        assert "Subspace differential privacy" in written
-        assert "whether you are in the records" not in written
-        assert "whoever knows everybody else guesses right whether" not in written
+    for document in (report, text):
+        assert "Subspace differential privacy" in document
+        assert "whether you are in the records" not in document
+        assert "guesses right whether" not in document
     (folder / "signature.json").unlink()
-    for name, words in (("promise", made.budget.promise), ("meaning", made.budget.describe()), ("exact", [])):
+    for name, words in (
+        ("promise", chosen_plan.budget.promise),
+        ("meaning", chosen_plan.budget.describe()),
+        ("exact", []),
+    ):
         (folder / "certificate.json").write_text(json.dumps(json.loads(text) | {name: words}), encoding="utf-8")
         assert verify_package(folder) == (f"the certificate's {name} is not what plan and integers give",)
     assert main(["budget", "status", "--ledger", str(tmp_path / "office.ledger")]) == 0
-    assert "subspace differential privacy beside the exact totals on region" in capsys.readouterr().out
+    assert "subspace differential privacy" in capsys.readouterr().out

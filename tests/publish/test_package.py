@@ -1,4 +1,4 @@
-"""Release packages: complete, sealed, readable without the network, and checkable without the records."""
+"""Release packages: contents, signature, report and verification without the records."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def made():
+def small_plan():
     return plan(Workload.all_ways(SCHEMA, ways=(0, 1, 2)), Budget(pcost=0.5))
 
 
 @pytest.fixture(scope="module")
-def released(made, tmp_path_factory):
+def released(small_plan, tmp_path_factory):
     ledger = Ledger.create(tmp_path_factory.mktemp("office") / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
-    found = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
-    return found, ledger.find(found.key), ledger
+    measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
+    return measurement, ledger.find(measurement.key), ledger
 
 
 def unpacked(path: Path, folder: Path) -> Path:
@@ -58,26 +58,26 @@ def unpacked(path: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_package_says_what_is_in_it_and_holds_every_answer(released, tmp_path) -> None:
-    found, receipt, _ = released
-    folder = unpacked(write_package(found, tmp_path / "release.zip", receipt=receipt), tmp_path / "out")
+def test_package_lists_its_files_and_every_answer(released, tmp_path) -> None:
+    measurement, receipt, _ = released
+    folder = unpacked(write_package(measurement, tmp_path / "release.zip", receipt=receipt), tmp_path / "out")
     seal = json.loads((folder / "certificate.json").read_text())
     assert set(seal["files"]) == {p.name for p in folder.iterdir()} - {"certificate.json"}
     for name, digest in seal["files"].items():
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    assert seal["pcost"] == found.plan.pcost
+    assert seal["pcost"] == measurement.plan.pcost
     assert seal["ledger"] == {"seq": receipt.seq, "hash": receipt.hash, "pcost": receipt.pcost, "utc": receipt.utc}
     table = pq.read_table(folder / "answers.parquet")
-    assert table.num_rows == found.plan.workload.queries
+    assert table.num_rows == measurement.plan.workload.queries
     with open(folder / "answers.csv", newline="", encoding="utf-8") as file:
-        assert sum(1 for _ in csv.reader(file)) == found.plan.workload.queries + 1
+        assert sum(1 for _ in csv.reader(file)) == measurement.plan.workload.queries + 1
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_certificate_and_report_say_first_what_any_mechanism_could_reach(released, tmp_path) -> None:
-    found, receipt, _ = released
-    plan_, words = found.plan, "above what any matrix mechanism can reach, whatever it measures"
-    with zipfile.ZipFile(write_package(found, tmp_path / "r.zip", receipt=receipt)) as archive:
+def test_certificate_and_report_start_with_global_bound(released, tmp_path) -> None:
+    measurement, receipt, _ = released
+    plan_, words = measurement.plan, "above what any matrix mechanism can reach, whatever it measures"
+    with zipfile.ZipFile(write_package(measurement, tmp_path / "r.zip", receipt=receipt)) as archive:
         seal = json.loads(archive.read("certificate.json"))
         report = archive.read("report.html").decode()
     assert seal["global_gap"] == pytest.approx(plan_.certificate.global_gap)
@@ -86,30 +86,30 @@ def test_certificate_and_report_say_first_what_any_mechanism_could_reach(release
     assert report.index(words) < report.index(plan_.certificate.statement[:40])
 
 
-def test_the_certificate_names_the_groups_that_were_kept_and_their_shares(tmp_path, monkeypatch) -> None:
+def test_certificate_states_accuracy_constraints(tmp_path, monkeypatch) -> None:
     schema = Schema([Attribute.of_size("x", 6), Attribute.of_size("y", 4)])
-    asked = Workload(schema).add("y", "prefix").add("x", "prefix").add(("x", "y"), "prefix")
+    workload = Workload(schema).add("y", "prefix").add("x", "prefix").add(("x", "y"), "prefix")
     uniform = " above its error with uniform centers"
-    told = {
+    expected = {
         0.0: f"every group: not{uniform}",
         0.025: f"x (prefix): at most 2.5%{uniform}; x × y (prefix): not{uniform}",
     }
-    for share, words in told.items():
+    for share, words in expected.items():
         keep = {1: share, 2: 0.0} if share else share
-        found = measure(
-            plan(asked, Budget(pcost=0.5), centers="tuned", keep=keep), synthetic(schema, 50, seed=1), rehearsal=True
+        measurement = measure(
+            plan(workload, Budget(pcost=0.5), centers="tuned", keep=keep), synthetic(schema, 50, seed=1), rehearsal=True
         )
-        assert package.certificate(found, None, 0.95)["kept"] == words
+        assert package.certificate(measurement, None, 0.95)["kept"] == words
     honest = package.certificate
-    monkeypatch.setattr(package, "certificate", lambda *given: honest(*given) | {"kept": "every group: not at all"})
-    changed = write_package(found, tmp_path / "changed.zip")
+    monkeypatch.setattr(package, "certificate", lambda *args: honest(*args) | {"kept": "every group: not at all"})
+    changed = write_package(measurement, tmp_path / "changed.zip")
     assert verify_package(changed) == ("the certificate's kept is not what plan and integers give",)
 
 
-def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
-    found, receipt, _ = released
+def test_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
+    measurement, receipt, _ = released
     page = (
-        unpacked(write_package(found, tmp_path / "r.zip", receipt=receipt), tmp_path / "out") / "report.html"
+        unpacked(write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out") / "report.html"
     ).read_text()
     body = re.sub(r"<script[^>]*>.*?</script>", "", page, flags=re.DOTALL)
     assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=", page)
@@ -120,36 +120,36 @@ def test_the_report_loads_nothing_and_escapes_names(released, tmp_path) -> None:
 
 
 @pytest.fixture(scope="module")
-def written(released, tmp_path_factory):
-    found, receipt, ledger = released
-    return write_package(found, tmp_path_factory.mktemp("signed") / "signed.zip", receipt=receipt, ledger=ledger)
+def signed_file(released, tmp_path_factory):
+    measurement, receipt, ledger = released
+    return write_package(measurement, tmp_path_factory.mktemp("signed") / "signed.zip", receipt=receipt, ledger=ledger)
 
 
 @pytest.fixture
-def signed(released, written, tmp_path):
-    """The files, which a test may change, the package and the ledger, which stay as they are."""
-    return unpacked(written, tmp_path / "signed"), written, released[2]
+def signed(released, signed_file, tmp_path):
+    """Folder of a test's copy of the files, the package and the ledger."""
+    return unpacked(signed_file, tmp_path / "signed"), signed_file, released[2]
 
 
-def resealed(folder: Path) -> None:
-    """Make the digests fit again, as somebody would who changes a file on purpose."""
+def update_digests(folder: Path) -> None:
+    """Update the digests and remove the signature, as an attacker would."""
     seal = json.loads((folder / "certificate.json").read_text())
     seal["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in seal["files"]}
     (folder / "certificate.json").write_text(json.dumps(seal))
     (folder / "signature.json").unlink(missing_ok=True)
 
 
-def test_a_signed_package_is_sound_and_every_changed_file_is_noticed(signed) -> None:
+def test_verify_signed_package_detects_every_changed_file(signed) -> None:
     folder, path, ledger = signed
     public = ledger.sign(b"")[0]
     assert verify_package(path) == verify_package(folder, public_key=public, ledger=ledger.path) == ()
     for file in sorted(folder.iterdir()):
-        kept = file.read_bytes()
-        file.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
+        content = file.read_bytes()
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         assert verify_package(folder), file.name
         file.unlink()
         assert verify_package(folder, public_key=public), file.name
-        file.write_bytes(kept)
+        file.write_bytes(content)
     (folder / "more.txt").write_text("?")
     assert "more.txt" in verify_package(folder)[0]
     (folder / "more.txt").unlink()
@@ -169,42 +169,44 @@ def test_verify_package_accepts_all_arrays_of_plan(tmp_path, monkeypatch) -> Non
     assert verify_package(tmp_path / "a.zip") == ()
 
 
-def test_every_field_of_the_certificate_is_compared(signed) -> None:
+def test_verify_compares_every_certificate_field(signed) -> None:
     folder, _, _ = signed
-    kept = json.loads((folder / "certificate.json").read_text())
+    certificate = json.loads((folder / "certificate.json").read_text())
     (folder / "signature.json").unlink()
     assert verify_package(folder) == ()
-    told_by_the_ledger = {"dataset", "key", "utc"}  # no other file of the package knows them: the signature keeps them
-    for name, value in kept.items():
-        if name in told_by_the_ledger or name == "files":
+    ledger_fields = {"dataset", "key", "utc"}  # in no other file; only the signature protects them
+    for name, value in certificate.items():
+        if name in ledger_fields or name == "files":
             continue
         other = value + 1 if isinstance(value, (int, float)) else {} if isinstance(value, dict) else value + "!"
         if name == "ledger":
             other = value | {"pcost": 0.125}
-        (folder / "certificate.json").write_text(json.dumps(kept | {name: other}))
+        (folder / "certificate.json").write_text(json.dumps(certificate | {name: other}))
         assert verify_package(folder), name
-    (folder / "certificate.json").write_text(json.dumps(kept | {"note": "all is well"}))
+    (folder / "certificate.json").write_text(json.dumps(certificate | {"note": "all is well"}))
     assert verify_package(folder)
 
 
-def test_the_last_digits_of_another_machine_are_no_problem(signed) -> None:
+def test_verify_certificate_tolerates_rounding_differences(signed) -> None:
     folder, _, _ = signed
-    kept = json.loads((folder / "certificate.json").read_text())
+    certificate = json.loads((folder / "certificate.json").read_text())
     (folder / "signature.json").unlink()
 
-    def sound(**told: object) -> bool:
-        (folder / "certificate.json").write_text(json.dumps(kept | told))
+    def sound(**changes: object) -> bool:
+        (folder / "certificate.json").write_text(json.dumps(certificate | changes))
         return verify_package(folder) == ()
 
-    gap, least, claim = kept["global_gap"], kept["global_bound_counts"], kept["claim"]
+    gap, least, claim = certificate["global_gap"], certificate["global_bound_counts"], certificate["claim"]
     percent = f"{math.ceil(1000.0 * gap - 1e-9) / 10.0:.1f}%"
     assert percent in claim
-    assert sound(pcost=float(np.nextafter(kept["pcost"], 1.0)), rmse_counts=kept["rmse_counts"] * (1.0 + 1e-7))
-    assert not sound(pcost=kept["pcost"] * (1.0 + 1e-8))
-    assert not sound(rmse_counts=kept["rmse_counts"] * (1.0 + 1e-4))
+    assert sound(
+        pcost=float(np.nextafter(certificate["pcost"], 1.0)), rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-7)
+    )
+    assert not sound(pcost=certificate["pcost"] * (1.0 + 1e-8))
+    assert not sound(rmse_counts=certificate["rmse_counts"] * (1.0 + 1e-4))
     assert sound(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.1:.1f}%"))
     assert not sound(claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
-    # a machine that is slower proves a little less, and says so
+    # a slower machine may prove a slightly weaker bound
     slower = {"global_gap": gap + 0.005, "global_bound_counts": least / 1.005}
     assert sound(**slower, claim=claim.replace(percent, f"{float(percent[:-1]) + 0.5:.1f}%"))
     assert not sound(global_gap=gap + 0.02 * (1.0 + gap))
@@ -212,70 +214,70 @@ def test_the_last_digits_of_another_machine_are_no_problem(signed) -> None:
     assert not sound(claim=claim.replace(percent, "%"))
 
 
-def test_only_the_ledger_signs(signed, tmp_path) -> None:
+def test_verify_requires_signature_of_the_ledger(signed, tmp_path) -> None:
     folder, _, ledger = signed
     public, certificate = ledger.sign(b"")[0], folder / "certificate.json"
     certificate.write_text(certificate.read_text().replace('"survey"', '"census"'))
     assert "signature" in verify_package(folder)[0]
-    resealed(folder)
+    update_digests(folder)
     assert "not signed" in verify_package(folder, public_key=public)[0]
     other = Ledger.create(tmp_path / "other").sign(certificate.read_bytes())
-    told = {"algorithm": "Ed25519", "public_key": other[0], "signature": other[1]}
-    (folder / "signature.json").write_text(json.dumps(told))
+    signature = {"algorithm": "Ed25519", "public_key": other[0], "signature": other[1]}
+    (folder / "signature.json").write_text(json.dumps(signature))
     assert "another ledger" in verify_package(folder, public_key=public)[0]
 
 
 @pytest.mark.parametrize("column", ["answer", "std", "low", "high"])
-def test_changed_answers_do_not_follow_from_the_integers(signed, column: str) -> None:
+def test_verify_detects_changed_answers(signed, column: str) -> None:
     folder, _, _ = signed
     table = pq.read_table(folder / "answers.parquet").to_pandas()
     table.loc[4, column] += 0.01
     table.to_parquet(folder / "answers.parquet")
-    resealed(folder)
+    update_digests(folder)
     assert "answers.parquet" in verify_package(folder)[0]
 
 
-def test_changed_integers_and_csv_are_noticed(signed) -> None:
+def test_verify_detects_changed_integers_and_csv(signed) -> None:
     folder, _, _ = signed
     text = (folder / "answers.csv").read_text().splitlines()
     (folder / "answers.csv").write_text("\n".join([text[0], text[2], text[1], *text[3:]]) + "\n")
-    resealed(folder)
+    update_digests(folder)
     assert "answers.csv" in verify_package(folder)[0]
     with np.load(folder / "measurements.npz") as file:
         arrays = dict(file)
     arrays["block0"] = arrays["block0"] + 2**20
     np.savez(folder / "measurements.npz", **arrays)
-    resealed(folder)
+    update_digests(folder)
     assert any("answers.parquet" in problem for problem in verify_package(folder))
 
 
-def test_anyone_recomputes_answers_errors_and_covariances_from_the_integers(released, signed) -> None:
-    """By least squares on all cells, with nothing but NumPy and the files."""
-    folder, (found, _, _) = signed[0], released
-    told, arrays = json.loads((folder / "measurements.json").read_text()), np.load(folder / "measurements.npz")
+def test_answers_follow_from_integers_by_least_squares(released, signed) -> None:
+    """Recompute by least squares on all cells, from the files with NumPy."""
+    folder, (measurement, _, _) = signed[0], released
+    document, arrays = json.loads((folder / "measurements.json").read_text()), np.load(folder / "measurements.npz")
     sizes, names, rows, right = (2, 6), ["<b>sex", "age"], [], []
-    for block in told["blocks"]:
+    for block in document["blocks"]:
         matrix = np.ones((1, 1))
         for name, size in zip(names, sizes, strict=True):
-            own = [arrays[f["rows"]] for f in block["factors"] if f["axes"] == [name]]
-            matrix = np.kron(matrix, own[0] if own else np.ones((1, size)))
+            matrices = [arrays[f["rows"]] for f in block["factors"] if f["axes"] == [name]]
+            matrix = np.kron(matrix, matrices[0] if matrices else np.ones((1, size)))
         rows.append(matrix / block["noise"])
         right.append(arrays[block["integers"]] * (block["grid"] / block["noise"]))
     B, y = np.concatenate(rows), np.concatenate(right)
     cells = np.linalg.lstsq(B, y)[0]
-    np.testing.assert_allclose(cells.reshape(sizes), found.marginal(names), atol=1e-6)
+    np.testing.assert_allclose(cells.reshape(sizes), measurement.marginal(names), atol=1e-6)
     covariance = np.linalg.inv(B.T @ B)
     one = pq.read_table(folder / "answers.parquet").to_pandas()
     both = one[one["attributes"] == "<b>sex x age"]
-    upto = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # the queries are numbers of each sex up to an age
+    upto = np.kron(np.eye(2), np.tril(np.ones((6, 6))))  # prefix queries on age, per sex
     np.testing.assert_allclose(both["answer"], upto @ cells, atol=1e-6)
     np.testing.assert_allclose(both["std"], np.sqrt(np.diag(upto @ covariance @ upto.T)), rtol=1e-9)
     np.testing.assert_allclose(both["high"] - both["answer"], 1.959963984540054 * both["std"], rtol=1e-9)
     queries = [(names, np.eye(12)[i].reshape(sizes)) for i in (0, 7)]
-    np.testing.assert_allclose(found.plan.covariance(queries)[0, 1], covariance[0, 7], rtol=1e-9)
+    np.testing.assert_allclose(measurement.plan.covariance(queries)[0, 1], covariance[0, 7], rtol=1e-9)
 
 
-def test_a_release_in_two_steps_is_packed_and_checked_as_well(tmp_path) -> None:
+def test_verify_accepts_two_stage_release(tmp_path) -> None:
     schema = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
     options = [plan(Workload.all_ways(schema, ways=k), Budget(pcost=0.4), centers="uniform") for k in (1, 2)]
     ledger = Ledger.create(tmp_path / "office.ledger")
@@ -283,32 +285,32 @@ def test_a_release_in_two_steps_is_packed_and_checked_as_well(tmp_path) -> None:
     records = synthetic(schema, 500, seed=3)
     key = stepwise.look(coarse_or_fine(*options), records, dataset="survey", ledger=ledger).key
     stepwise.decide(ledger, key, option=1, by="A. Reader")
-    done = stepwise.finish(ledger, key, records)
-    path = write_package(done, tmp_path / "r.zip", receipt=ledger.find(done.key), ledger=ledger)
+    final = stepwise.finish(ledger, key, records)
+    path = write_package(final, tmp_path / "r.zip", receipt=ledger.find(final.key), ledger=ledger)
     assert verify_package(path, ledger=ledger.path) == ()
 
 
-def test_a_ledger_that_was_set_back_does_not_hold_the_spend(made, tmp_path) -> None:
+def test_verify_detects_restored_older_ledger(small_plan, tmp_path) -> None:
     place = tmp_path / "office.ledger"
     ledger = Ledger.create(place)
     ledger.add_dataset("survey", total=Budget(pcost=2.0))
     early = place.read_bytes()
-    found = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
-    receipt = ledger.find(found.key)
-    package = write_package(found, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
+    measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
+    receipt = ledger.find(measurement.key)
+    package = write_package(measurement, tmp_path / "r.zip", receipt=receipt, ledger=ledger)
     check = ["verify", "--ledger", str(place), "--package", str(package)]
     assert main(check) == main([*check[:3], "--receipt", f"{receipt.seq}:{receipt.hash}"]) == 0
     place.write_bytes(early)
     for file in Path(f"{place}.results").iterdir():
         file.unlink()
-    assert main(["verify", "--ledger", str(place)]) == 0, "alone it looks sound"
+    assert main(["verify", "--ledger", str(place)]) == 0, "the older file is consistent"
     assert main(check) == 1
     assert main([*check[:3], "--receipt", f"{receipt.seq}:{receipt.hash}"]) == 1
 
 
-def test_the_script_in_the_package_passes_and_notices_changes(released, tmp_path, monkeypatch) -> None:
-    found, receipt, _ = released
-    folder = unpacked(write_package(found, tmp_path / "r.zip", receipt=receipt), tmp_path / "out")
+def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
+    measurement, receipt, _ = released
+    folder = unpacked(write_package(measurement, tmp_path / "r.zip", receipt=receipt), tmp_path / "out")
     good = subprocess.run(
         [sys.executable, "check.py"],
         cwd=folder,
@@ -321,15 +323,15 @@ def test_the_script_in_the_package_passes_and_notices_changes(released, tmp_path
     assert "Every file, field, answer, standard error and interval" in good.stdout
     (folder / "plan.json").write_text((folder / "plan.json").read_text().replace('"pcost"', ' "pcost"', 1))
     monkeypatch.setattr(sys, "argv", ["check.py"])
-    with pytest.raises(SystemExit) as ended:  # what one start of Python has shown, another need not
+    with pytest.raises(SystemExit) as ended:  # in this process: a second subprocess is slow
         runpy.run_path(str(folder / "check.py"), run_name="__main__")
     assert ended.value.code == 1
 
 
-def test_rehearsals_are_marked_everywhere(made, tmp_path) -> None:
-    found = measure(made, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
+def test_rehearsal_package_is_marked(small_plan, tmp_path) -> None:
+    measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
     book = Ledger.create(tmp_path / "book")
-    folder = unpacked(write_package(found, tmp_path / "r.zip", ledger=book), tmp_path / "out")
+    folder = unpacked(write_package(measurement, tmp_path / "r.zip", ledger=book), tmp_path / "out")
     assert "<p class=mark>REHEARSAL" in (folder / "report.html").read_text()
     assert json.loads((folder / "certificate.json").read_text())["status"].startswith("REHEARSAL")
     assert json.loads((folder / "measurements.json").read_text())["status"] == "REHEARSAL"
@@ -339,8 +341,8 @@ def test_rehearsals_are_marked_everywhere(made, tmp_path) -> None:
     assert not (folder / "signature.json").exists()
 
 
-def test_cancelling_leaves_nothing_behind(made, tmp_path) -> None:
-    found = measure(made, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
+def test_cancelled_package_leaves_no_file(small_plan, tmp_path) -> None:
+    measurement = measure(small_plan, synthetic(SCHEMA, 500, seed=3), rehearsal=True)
     with pytest.raises(Cancelled):
-        write_package(found, tmp_path / "r.zip", progress=lambda fraction, text: fraction < 0.7)
+        write_package(measurement, tmp_path / "r.zip", progress=lambda fraction, text: fraction < 0.7)
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""Published numbers as files, what publishing did to every group, and whether simulated records are accepted."""
+"""Files of published tables and records, the summary of groups, acceptance and forecast."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def errors():
     return measured_on(WORKLOAD, Budget(pcost=0.2))[0].publish().uncertainty(draws=3)
 
 
-def test_a_file_gives_back_every_page_of_every_group(errors, tmp_path, monkeypatch):
+def test_read_published_returns_every_page_of_answers(errors, tmp_path, monkeypatch):
     monkeypatch.setattr(published_file, "PIECE", 10)
     measurement, rule = errors.published.measurement, QualityRule(least_count=5.0)
     place = write_published(errors, tmp_path / "a.parquet", rule=rule)
     for number, group in enumerate(WORKLOAD.groups):
         for start, stop in ((0, None), (1, 14), (group.count, None)):
-            told = errors.answers(number, start, stop, rule=rule).reset_index(drop=True)
-            found = read_published(measurement.plan, place, number, start, stop)
-            pd.testing.assert_frame_equal(found, told, check_dtype=False)
+            expected = errors.answers(number, start, stop, rule=rule).reset_index(drop=True)
+            page = read_published(measurement.plan, place, number, start, stop)
+            pd.testing.assert_frame_equal(page, expected, check_dtype=False)
 
 
-def test_a_rehearsal_is_marked_in_every_row_of_every_file(errors, tmp_path):
+def test_rehearsal_files_are_marked_in_every_row(errors, tmp_path):
     measurement, records = errors.published.measurement, errors.published.records(50)
-    made = [
+    frames = [
         pd.read_csv(write_published(errors, tmp_path / "a.csv", format="csv")),
         pd.read_parquet(write_published(errors, tmp_path / "a.parquet")),
         pd.read_csv(write_records(measurement, records, tmp_path / "r.csv")),
         pd.read_parquet(write_records(measurement, records, tmp_path / "r.parquet", format="parquet")),
     ]
-    assert [len(frame) for frame in made] == [WORKLOAD.queries] * 2 + [50] * 2
-    for frame in made:
+    assert [len(frame) for frame in frames] == [WORKLOAD.queries] * 2 + [50] * 2
+    for frame in frames:
         assert set(frame["status"]) == {"REHEARSAL"}
     with pytest.raises(PlanError, match="nothing is overwritten"):
         write_published(errors, tmp_path / "a.csv", format="csv")
@@ -61,21 +61,21 @@ def test_a_rehearsal_is_marked_in_every_row_of_every_file(errors, tmp_path):
     assert not list(tmp_path.glob("*b.csv*"))
 
 
-def test_records_have_the_labels_of_their_cells_and_no_formulas(tmp_path):
+def test_write_records_writes_labels_and_escapes_formulas(tmp_path):
     schema = Schema([Attribute.categorical("region", ["=North", "South"]), Attribute.numeric("age", [0, 18, 65])])
-    found, _ = measured_on(Workload(schema).add(("region", "age")), Budget(pcost=1.0), records=40)
+    measurement, _ = measured_on(Workload(schema).add(("region", "age")), Budget(pcost=1.0), records=40)
     codes = pd.DataFrame({"region": [0, 1, 1], "age": [1, 0, 1]})
-    rows = pd.read_csv(write_records(found, codes, tmp_path / "r.csv"))
+    rows = pd.read_csv(write_records(measurement, codes, tmp_path / "r.csv"))
     assert rows["region"].tolist() == ["'=North", "South", "South"]
     assert rows["age"].tolist() == [schema["age"].label(i) for i in (1, 0, 1)]
 
 
-def test_a_summary_counts_what_was_below_zero_and_what_is_published_there(errors):
-    found, rule = errors.summary(), QualityRule()
-    assert found["below zero"].sum() > 9
+def test_summary_counts_negative_answers_and_flags(errors):
+    summary, rule = errors.summary(), QualityRule()
+    assert summary["below zero"].sum() > 9
     for number, group in enumerate(WORKLOAD.groups):
         rows, values = errors.answers(number, rule=rule), errors.published.values(number)
-        row, negative = found.iloc[number], (rows["answer"] < 0).to_numpy()
+        row, negative = summary.iloc[number], (rows["answer"] < 0).to_numpy()
         assert row["answers"] == group.count
         assert row["below zero"] == negative.sum()
         assert row["published there"] == pytest.approx(
@@ -85,7 +85,7 @@ def test_a_summary_counts_what_was_below_zero_and_what_is_published_there(errors
             assert row[flag] == pytest.approx((rows["flag"] == flag).mean())
 
 
-def test_records_near_the_tables_are_accepted_and_others_are_not(errors):
+def test_acceptance_accepts_only_records_near_tables(errors):
     published = errors.published
     records = published.records()
     near = acceptance(errors, records)
@@ -107,20 +107,20 @@ def test_records_near_the_tables_are_accepted_and_others_are_not(errors):
         assert acceptance(errors, same, AcceptanceRule(**limits))["met"].tolist() == [i == place for i in range(3)]
 
 
-def test_whole_people_are_their_own_tables():
-    found, _ = measured_on(WORKLOAD, Budget(pcost=0.2))
-    made = found.publish(integer=True)
-    assert acceptance(made.uncertainty(draws=2), made.records())["found"][0] == 0.0
+def test_acceptance_distance_of_integer_tables_is_zero():
+    measurement, _ = measured_on(WORKLOAD, Budget(pcost=0.2))
+    tables = measurement.publish(integer=True)
+    assert acceptance(tables.uncertainty(draws=2), tables.records())["found"][0] == 0.0
 
 
-def test_a_forecast_says_what_publishing_takes_and_what_it_refuses():
-    found, _ = measured_on(WORKLOAD, Budget(pcost=0.2))
-    ahead = publish_forecast(found.plan)
-    shapes = [published.size for published in found.publish().contrasts.values()]
+def test_publish_forecast_predicts_memory_limit():
+    measurement, _ = measured_on(WORKLOAD, Budget(pcost=0.2))
+    ahead = publish_forecast(measurement.plan)
+    shapes = [published.size for published in measurement.publish().contrasts.values()]
     assert ahead.cells == sum(shapes)
     assert ahead.bytes_needed >= 8 * 3 * sum(shapes)
     with pytest.raises(LimitExceeded, match="memory_limit"):
-        publish(found, memory_limit=ahead.bytes_needed - 1)
-    publish(found, memory_limit=ahead.bytes_needed)
+        publish(measurement, memory_limit=ahead.bytes_needed - 1)
+    publish(measurement, memory_limit=ahead.bytes_needed)
     with pytest.raises(NotApplicable):
         publish_forecast(plan(Workload(SCHEMA).add(("a", "b")), Budget(pcost=1.0), mechanism="identity"))

@@ -1,4 +1,4 @@
-"""Where a file may be written: nothing that matters is ever replaced, by whatever name it is called."""
+"""Output paths: inputs, ledgers, results and files of others are never replaced."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from engine.workload import Attribute, Schema, Workload
 from tests.pairs import pairwise
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
-MADE = plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=0.2))
+SMALL_PLAN = plan(Workload.all_ways(SCHEMA, ways=(1, 2)), Budget(pcost=0.2))
 
 
 @pytest.fixture
 def office(tmp_path: Path) -> Path:
-    """A folder with a plan, records, a ledger, and one release of it."""
-    (tmp_path / "plan.json").write_text(MADE.to_json(), encoding="utf-8")
+    """Folder with a plan, records, a ledger and one release."""
+    (tmp_path / "plan.json").write_text(SMALL_PLAN.to_json(), encoding="utf-8")
     synthetic(SCHEMA, 200, seed=1).to_csv(tmp_path / "records.csv", index=False)
     book = Ledger.create(tmp_path / "office")
     book.add_dataset("survey", total=Budget(pcost=1.0))
-    measure(MADE, tmp_path / "records.csv", dataset="survey", ledger=book)
+    measure(SMALL_PLAN, tmp_path / "records.csv", dataset="survey", ledger=book)
     return tmp_path
 
 
@@ -41,30 +41,32 @@ def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def asked(office: Path, command: str, out: str, *more: str) -> list[str]:
-    given = [command, "--plan", str(office / "plan.json"), "--data", str(office / "records.csv")]
+def command_line(office: Path, command: str, out: str, *more: str) -> list[str]:
+    inputs = [command, "--plan", str(office / "plan.json"), "--data", str(office / "records.csv")]
     where = ["--dataset", "survey", "--ledger", str(office / "office")] if command == "release" else ["--simulated"]
-    return [*given, *where, "--out", str(office / out), "--format", "csv", *more]
+    return [*inputs, *where, "--out", str(office / out), "--format", "csv", *more]
 
 
 OUTPUTS = "office", "office.key", "office.results", "office.results/new", "plan.json", "records.csv", "link", "hard"
-ASKED = OUTPUTS, ("release", "rehearse"), ((), ("--overwrite",))
-FEW = pairwise(*ASKED)
+CASES = OUTPUTS, ("release", "rehearse"), ((), ("--overwrite",))
+PAIRWISE = pairwise(*CASES)
 
 
 @pytest.mark.parametrize(
     ("out", "command", "overwrite"),
-    [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*ASKED)],
+    [pytest.param(*row, marks=() if row in PAIRWISE else pytest.mark.full) for row in itertools.product(*CASES)],
 )
-def test_no_output_replaces_what_must_stay(office: Path, out: str, command: str, overwrite: tuple[str, ...]) -> None:
+def test_commands_never_replace_inputs_or_ledger(
+    office: Path, out: str, command: str, overwrite: tuple[str, ...]
+) -> None:
     (office / "link").symlink_to(office / "office")
     os.link(office / "records.csv", office / "hard")
     before = content(office)
-    assert main(asked(office, command, out, *overwrite)) == 1
+    assert main(command_line(office, command, out, *overwrite)) == 1
     assert content(office) == before
 
 
-def test_no_link_leads_to_a_ledger_and_no_result_is_replaced(office: Path) -> None:
+def test_check_target_refuses_links_and_results(office: Path) -> None:
     (office / "elsewhere").symlink_to(office / "office.results")
     (result,) = (office / "office.results").iterdir()
     for path in (office / "elsewhere" / result.name, office / "elsewhere" / "new", office / "dangling"):
@@ -74,38 +76,38 @@ def test_no_link_leads_to_a_ledger_and_no_result_is_replaced(office: Path) -> No
             check_target(path, overwrite=True)
 
 
-def test_only_earlier_answers_are_replaced_and_only_when_asked(office: Path) -> None:
-    found = measure(MADE, office / "records.csv", rehearsal=True)
+def test_overwrite_replaces_only_earlier_answers(office: Path) -> None:
+    measurement = measure(SMALL_PLAN, office / "records.csv", rehearsal=True)
     for name, write in (("a.csv", write_answers), ("a.parquet", write_answers), ("a.zip", write_package)):
         options = {} if write is write_package else {"format": name.split(".")[1]}
-        path = write(found, office / name, **options)
-        kept = path.read_bytes()
+        path = write(measurement, office / name, **options)
+        content_before = path.read_bytes()
         with pytest.raises(PlanError, match="nothing is overwritten"):
-            write(found, path, **options)
-        assert path.read_bytes() == kept
-        write(found, path, overwrite=True, **options)
-        path.write_bytes(b"a letter to somebody")
+            write(measurement, path, **options)
+        assert path.read_bytes() == content_before
+        write(measurement, path, overwrite=True, **options)
+        path.write_bytes(b"another file")
         with pytest.raises(PlanError, match="no earlier file of answers"):
-            write(found, path, overwrite=True, **options)
-        assert path.read_bytes() == b"a letter to somebody"
+            write(measurement, path, overwrite=True, **options)
+        assert path.read_bytes() == b"another file"
 
 
-def test_a_file_that_comes_up_meanwhile_stays_and_temporary_names_meet_nothing(tmp_path: Path) -> None:
-    (tmp_path / "a.csv.part").write_text("somebody's")
+def test_new_file_never_replaces_concurrent_files(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.part").write_text("other")
 
     def write() -> None:
         with new_file(tmp_path / "a.csv") as partial:
-            partial.write_text("ours")
-            (tmp_path / "a.csv").write_text("theirs")
+            partial.write_text("new")
+            (tmp_path / "a.csv").write_text("concurrent")
 
     with pytest.raises(PlanError, match="meanwhile"):
         write()
-    assert content(tmp_path) == {"a.csv": b"theirs", "a.csv.part": b"somebody's"}
+    assert content(tmp_path) == {"a.csv": b"concurrent", "a.csv.part": b"other"}
 
 
-def test_what_is_there_is_met_before_anything_is_done(office: Path) -> None:
-    """Also where a writer would meet it later: by then a release has spent."""
-    answers = write_answers(measure(MADE, office / "records.csv", rehearsal=True), office / "a.csv", format="csv")
+def test_check_target_refuses_existing_and_input_files(office: Path) -> None:
+    """The check comes before the release spends."""
+    answers = write_answers(measure(SMALL_PLAN, office / "records.csv", rehearsal=True), office / "a.csv", format="csv")
     os.link(answers, office / "hard.csv")
     assert check_target(answers, overwrite=True) == answers
     with pytest.raises(PlanError, match="is there already"):
@@ -115,13 +117,13 @@ def test_what_is_there_is_met_before_anything_is_done(office: Path) -> None:
             check_target(path, keep=[answers], overwrite=True)
 
 
-def test_every_writer_refuses_what_is_there(tmp_path: Path) -> None:
-    found = measure(MADE, synthetic(SCHEMA, 200, seed=1), rehearsal=True)
+def test_writers_refuse_existing_files(tmp_path: Path) -> None:
+    measurement = measure(SMALL_PLAN, synthetic(SCHEMA, 200, seed=1), rehearsal=True)
     writers = {
-        "a.csv": lambda path: write_answers(found, path, format="csv"),
-        "a.parquet": lambda path: write_answers(found, path),
-        "a.zip": lambda path: write_package(found, path),
-        "a": found.save,
+        "a.csv": lambda path: write_answers(measurement, path, format="csv"),
+        "a.parquet": lambda path: write_answers(measurement, path),
+        "a.zip": lambda path: write_package(measurement, path),
+        "a": measurement.save,
     }
     for name, write in writers.items():
         write(tmp_path / name)
@@ -131,28 +133,28 @@ def test_every_writer_refuses_what_is_there(tmp_path: Path) -> None:
         assert content(tmp_path) == before
 
 
-def test_a_plan_replaces_nothing(office: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_command_replaces_no_file(office: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = content(office)
     (office / "schema.json").write_text(SCHEMA.to_json(), encoding="utf-8")
     for out in ("plan.json", "office", "schema.json"):
-        given = ["plan", "--schema", str(office / "schema.json"), "--ways", "1", "--pcost", "1"]
-        assert main([*given, "--out", str(office / out)]) == 1
+        options = ["plan", "--schema", str(office / "schema.json"), "--ways", "1", "--pcost", "1"]
+        assert main([*options, "--out", str(office / out)]) == 1
         assert "PlanError" in capsys.readouterr().err
     (office / "schema.json").unlink()
     assert content(office) == before
 
 
-def test_a_ledger_is_not_made_where_another_left_its_traces(office: Path) -> None:
+def test_create_ledger_with_leftover_key_is_refused(office: Path) -> None:
     (office / "lost.key").write_text("{}")
     assert main(["budget", "create", "--ledger", str(office / "lost")]) == 1
     assert not (office / "lost").exists()
 
 
-def test_refused_outputs_spend_nothing(office: Path) -> None:
+def test_release_with_refused_output_spends_nothing(office: Path) -> None:
     ledger = Ledger(office / "office")
     spent = ledger.status("survey").spent
-    assert main(asked(office, "release", "plan.json", "--attempt", "2")) == 1
-    assert main(asked(office, "release", "no folder/a.csv", "--attempt", "2")) == 1
+    assert main(command_line(office, "release", "plan.json", "--attempt", "2")) == 1
+    assert main(command_line(office, "release", "no folder/a.csv", "--attempt", "2")) == 1
     assert ledger.status("survey").spent == spent
-    assert main(asked(office, "release", "fresh.csv", "--attempt", "2")) == 0
-    assert len(pd.read_csv(office / "fresh.csv")) == MADE.workload.queries
+    assert main(command_line(office, "release", "fresh.csv", "--attempt", "2")) == 0
+    assert len(pd.read_csv(office / "fresh.csv")) == SMALL_PLAN.workload.queries

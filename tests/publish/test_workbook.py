@@ -1,4 +1,4 @@
-"""The workbook of published tables, read by another library: the very numbers, texts as texts, all with its mark."""
+"""Workbook of published tables, read by another library: numbers, texts and the rehearsal mark."""
 
 from __future__ import annotations
 
@@ -49,54 +49,54 @@ def book(errors, tmp_path_factory) -> Path:
 
 
 def rows_of(place: Path, sheet: str, head: str) -> pd.DataFrame:
-    """The table of a sheet, from the row that begins with this name on."""
+    """Table of a sheet, from the row whose first cell is `head`."""
     rows = python_calamine.load_workbook(place).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
     first = next(i for i, row in enumerate(rows) if row[0] == head)
     return pd.DataFrame(rows[first + 1 :], columns=rows[first])
 
 
-def test_every_number_stands_where_its_labels_say(errors, book):
+def test_workbook_numbers_match_their_labels(errors, book):
     for number, group in enumerate(WORKLOAD.groups):
-        told = errors.answers(number, confidence=0.9, rule=RULE).reset_index(drop=True)
+        answers = errors.answers(number, confidence=0.9, rule=RULE).reset_index(drop=True)
         cells = group.family_text == "marginal" and group.attributes
-        found = rows_of(book, f"Table {number + 1}", group.attributes[0] if cells else "query")
-        assert len(found) == group.count
+        rows = rows_of(book, f"Table {number + 1}", group.attributes[0] if cells else "query")
+        assert len(rows) == group.count
         for name, column in {"published": "published count", "error": HEADS[3], "answer": "unbiased estimate"}.items():
-            written = pd.to_numeric(found[column], errors="coerce").to_numpy()
-            np.testing.assert_allclose(written, told[name].to_numpy(), rtol=1e-13, equal_nan=True)
-        # intervals are those of the confidence that was asked for
-        np.testing.assert_allclose(found["lower end of the estimate"].astype(float), told["low"], rtol=1e-13)
-        assert found["flag"].tolist() == told["flag"].tolist()
+            written = pd.to_numeric(rows[column], errors="coerce").to_numpy()
+            np.testing.assert_allclose(written, answers[name].to_numpy(), rtol=1e-13, equal_nan=True)
+        # intervals have the requested confidence
+        np.testing.assert_allclose(rows["lower end of the estimate"].astype(float), answers["low"], rtol=1e-13)
+        assert rows["flag"].tolist() == answers["flag"].tolist()
         if cells:
             codes = list(np.ndindex(*SCHEMA.sizes(cells)))
             for place, name in enumerate(cells):
-                assert found[name].tolist() == [SCHEMA[name].label(code[place]) for code in codes]
+                assert rows[name].tolist() == [SCHEMA[name].label(code[place]) for code in codes]
         else:
-            assert found["query"].tolist() == told["query"].tolist()
+            assert rows["query"].tolist() == answers["query"].tolist()
 
 
-def test_suppressed_counts_are_empty_and_say_why(errors, book):
+def test_suppressed_counts_are_empty_with_reason(errors, book):
     number = len(WORKLOAD.groups) - 1
     flags = errors.answers(number, confidence=0.9, rule=RULE)["flag"].to_numpy()
-    found = rows_of(book, f"Table {number + 1}", "=region")
+    rows = rows_of(book, f"Table {number + 1}", "=region")
     hidden = flags == "suppressed"
     assert hidden.any()
     assert not hidden.all()
-    assert [value == "" for value in found["published count"]] == hidden.tolist()
-    assert [value != "" for value in found["reason"]] == (flags != "publishable").tolist()
+    assert [value == "" for value in rows["published count"]] == hidden.tolist()
+    assert [value != "" for value in rows["reason"]] == (flags != "publishable").tolist()
 
 
-def test_pairs_are_crossed(errors, book):
+def test_pair_tables_have_crosstab_sheets(errors, book):
     number = next(i for i, g in enumerate(WORKLOAD.groups) if g.attributes == ("=region", "age in years"))
-    told = errors.answers(number, rule=RULE)["published"].to_numpy().reshape(6, 3)
-    found = rows_of(book, f"Table {number + 1} crossed", "=region \\ age in years")
-    assert found.iloc[:, 0].tolist() == REGIONS
-    assert list(found)[1:] == [SCHEMA["age in years"].label(i) for i in range(3)]
-    written = found.iloc[:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy()
-    np.testing.assert_allclose(written, told, rtol=1e-13, equal_nan=True)
+    expected = errors.answers(number, rule=RULE)["published"].to_numpy().reshape(6, 3)
+    rows = rows_of(book, f"Table {number + 1} crossed", "=region \\ age in years")
+    assert rows.iloc[:, 0].tolist() == REGIONS
+    assert list(rows)[1:] == [SCHEMA["age in years"].label(i) for i in range(3)]
+    written = rows.iloc[:, 1:].apply(pd.to_numeric, errors="coerce").to_numpy()
+    np.testing.assert_allclose(written, expected, rtol=1e-13, equal_nan=True)
 
 
-def test_no_text_is_a_formula_a_number_or_a_link_outside(book):
+def test_workbook_texts_are_never_formulas_or_links(book):
     with zipfile.ZipFile(book) as archive:
         sheets = [name for name in archive.namelist() if name.startswith("xl/worksheets/")]
         words = "".join(archive.read(name).decode() for name in sheets if name.endswith(".xml"))
@@ -107,7 +107,7 @@ def test_no_text_is_a_formula_a_number_or_a_link_outside(book):
     assert labels[:6] == REGIONS
 
 
-def test_cover_and_contents_say_what_is_there(errors, book):
+def test_cover_and_contents_describe_the_sheets(errors, book):
     sheets = python_calamine.load_workbook(book).sheet_names
     listed = rows_of(book, "Contents", "table")
     assert listed["table"].tolist() == [f"Table {i + 1}" for i in range(len(WORKLOAD.groups))]
@@ -116,29 +116,29 @@ def test_cover_and_contents_say_what_is_there(errors, book):
     for name in ("publishable", "doubtful", "suppressed"):
         np.testing.assert_allclose(listed[name].astype(float), errors.summary(RULE)[name])
     cover = python_calamine.load_workbook(book).get_sheet_by_name("Cover").to_python()
-    said = "\n".join(str(row[0]) for row in cover)
+    cover_text = "\n".join(str(row[0]) for row in cover)
     plan = errors.published.measurement.plan
-    assert plan.schema.promise(plan.budget) in said
-    assert "Intervals are at 90%" in said
-    assert all(column in said for column in HEADS)
+    assert plan.schema.promise(plan.budget) in cover_text
+    assert "Intervals are at 90%" in cover_text
+    assert all(column in cover_text for column in HEADS)
 
 
-def test_every_sheet_of_a_rehearsal_says_so(errors, book):
+def test_workbook_sheets_of_rehearsal_are_marked(errors, book):
     assert errors.published.measurement.rehearsal
-    found = python_calamine.load_workbook(book)
-    for name in found.sheet_names:
-        assert found.get_sheet_by_name(name).to_python()[0][0].startswith("REHEARSAL"), name
+    workbook_file = python_calamine.load_workbook(book)
+    for name in workbook_file.sheet_names:
+        assert workbook_file.get_sheet_by_name(name).to_python()[0][0].startswith("REHEARSAL"), name
 
 
-def test_whole_people_are_whole_numbers(tmp_path):
-    made = measured_on(Workload(SCHEMA).add(("=region", "sex"), "marginal"), Budget(pcost=0.5), records=300)[0]
-    place = write_workbook(publish(made, integer=True).uncertainty(draws=2), tmp_path / "w.xlsx")
+def test_integer_tables_are_written_as_integers(tmp_path):
+    measurement = measured_on(Workload(SCHEMA).add(("=region", "sex"), "marginal"), Budget(pcost=0.5), records=300)[0]
+    place = write_workbook(publish(measurement, integer=True).uncertainty(draws=2), tmp_path / "w.xlsx")
     counts = [v for v in rows_of(place, "Table 1", "=region")["published count"] if v != ""]
     assert counts
     assert all(math.isclose(v, round(v), abs_tol=0) for v in counts)
 
 
-def test_the_same_tables_are_the_same_bytes_and_nothing_is_left_behind(errors, book, tmp_path):
+def test_write_workbook_is_deterministic_and_leaves_no_parts(errors, book, tmp_path):
     place = write_workbook(errors, tmp_path / "again.xlsx", rule=RULE, confidence=0.9)
     assert place.read_bytes() == book.read_bytes()
     with pytest.raises(Cancelled):
@@ -149,13 +149,13 @@ def test_the_same_tables_are_the_same_bytes_and_nothing_is_left_behind(errors, b
     assert [p.name for p in tmp_path.iterdir()] == ["again.xlsx"]
 
 
-def test_no_workbook_of_somebody_else_is_overwritten(errors, tmp_path):
+def test_write_workbook_never_replaces_other_workbooks(errors, tmp_path):
     import xlsxwriter
 
     other = tmp_path / "budget.xlsx"
-    with xlsxwriter.Workbook(str(other)) as theirs:
-        theirs.add_worksheet().write(0, 0, "ours alone")
-        theirs.set_custom_property("owner", "office")
+    with xlsxwriter.Workbook(str(other)) as other_book:
+        other_book.add_worksheet().write(0, 0, "ours alone")
+        other_book.set_custom_property("owner", "office")
     before = other.read_bytes()
     with pytest.raises(PlanError, match="no earlier file of answers"):
         write_workbook(errors, other, overwrite=True)
@@ -164,21 +164,21 @@ def test_no_workbook_of_somebody_else_is_overwritten(errors, tmp_path):
     assert check_target(tables, overwrite=True) == tables
 
 
-def test_large_workloads_are_refused_with_a_way_out(errors, tmp_path, monkeypatch):
+def test_write_workbook_with_many_rows_is_refused(errors, tmp_path, monkeypatch):
     monkeypatch.setattr(workbook, "MAX_WORKBOOK_ROWS", WORKLOAD.queries - 1)
     with pytest.raises(LimitExceeded, match="zip or parquet"):
         write_workbook(errors, tmp_path / "w.xlsx")
     assert not list(tmp_path.iterdir())
 
 
-def test_pairs_with_more_cells_across_than_columns_are_not_crossed(errors, tmp_path, monkeypatch):
+def test_wide_pairs_have_no_crosstab_sheet(errors, tmp_path, monkeypatch):
     monkeypatch.setattr(workbook, "MOST_COLUMNS", 3)
     place = write_workbook(errors, tmp_path / "w.xlsx")
     crossed = [name for name in python_calamine.load_workbook(place).sheet_names if name.endswith("crossed")]
-    assert len(crossed) == 2  # those with two sexes across
+    assert len(crossed) == 2  # the pairs with sex, whose two cells are columns
 
 
-def test_what_cannot_be_verified_says_what_can(book, tmp_path):
+def test_verify_workbook_or_missing_file_reports_problem(book, tmp_path):
     (problem,) = verify_package(book)
     assert "Give the zip of the same tables" in problem
     (problem,) = verify_package(tmp_path / "none.zip")

@@ -189,7 +189,7 @@ def test_status_names_subspace_privacy_after_exact_release(tmp_path) -> None:
     for ledger in (book, Ledger(tmp_path / "office.ledger")):
         status = ledger.status("survey")
         assert status.exact == ("the exact totals on region × sex",)
-        assert "subspace differential privacy beside the exact totals on region × sex" in status.describe()
+        assert "subspace differential privacy" in status.describe()
         assert "subspace" not in ledger.status("other").describe()
         # costs add up as they do without exact totals
         assert status.spent == pytest.approx(1.0, rel=1e-6)
