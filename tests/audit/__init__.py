@@ -1,13 +1,14 @@
-"""A black-box audit of releases: how much do their answers alone tell of one record?
+"""Black-box audit of releases: a lower bound on rho from their answers.
 
     python -m tests.audit [--runs 2000]
 
-A plan is released many times, each time with noise of its own and a row on a ledger, from a table and from its
-neighbour, which has one record more.  Half of the answers teach a linear test which table they are from; the other half
-say how often it errs.  With exact (Clopper-Pearson) bounds on the power and the false alarms of the test,
+A plan is released many times from a table and from its neighbour with one more record, each time with fresh noise and
+a row in a ledger.  Half of the answers train a linear test that distinguishes the tables; the other half estimate its
+errors.  With exact (Clopper-Pearson) bounds on the power and the false alarms of the test,
 
-    mu >= Phi^-1(power, from below) - Phi^-1(false alarms, from above),        rho >= mu^2 / 2,
+    mu >= Phi^-1(lower bound of power) - Phi^-1(upper bound of false alarms),        rho >= mu^2 / 2,
 
-which passes the stated rho at most once in a thousand audits: noise on a grid of 2^-30 of its scale is Gaussian to far
-less than so many releases tell.  Of releases with a planted bug, the audit has to find more than was stated.
+which exceeds the stated rho in at most one of a thousand audits: noise on a grid of 2^-30 of its scale differs from
+Gaussian noise by far less than the audit can detect.  For releases with a planted bug, the bound must exceed the
+stated rho.
 """

@@ -1,4 +1,4 @@
-"""Release both tables with every planted bug and without, each on a ledger, and print what is shown."""
+"""Audit releases with and without every planted bug, and print the lower bounds on rho."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.audit.auditing import BUGS, SCHEMA, audit, audited_plan
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what every release shows; return 1 unless exactly those with a bug show too much."""
+    """Print the bound of every release; return 1 unless exactly those with a bug exceed the stated rho."""
     parser = argparse.ArgumentParser(prog="python -m tests.audit", description=__doc__)
     parser.add_argument("--runs", type=int, default=2000, help="releases of each of the two tables")
-    given = parser.parse_args(arguments)
-    made, wrong = audited_plan(Workload.all_ways(SCHEMA, ways=(1, 2))), 0
+    args = parser.parse_args(arguments)
+    small_plan, wrong = audited_plan(Workload.all_ways(SCHEMA, ways=(1, 2))), 0
     print(f"{'releases':30} {'stated rho':>10} {'shown at least':>15}")
     for name, bug in BUGS.items():
         with tempfile.TemporaryDirectory() as folder, bug():
@@ -31,12 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
             ledger.add_dataset("audited", total=Budget(pcost=1e9))
 
             def release(table: pd.DataFrame, book: Ledger = ledger, attempts: Iterator[int] = numbers) -> Measurement:
-                return measure(made, table, dataset="audited", ledger=book, attempt=next(attempts))
+                return measure(small_plan, table, dataset="audited", ledger=book, attempt=next(attempts))
 
-            found = audit(made, release, runs=given.runs)
-        wrong += found.exceeded == (bug is nullcontext)
-        word = "more than stated" if found.exceeded else ""
-        print(f"{name:30} {found.stated:>10.4f} {found.shown:>15.4f}  {word}", flush=True)
+            result = audit(small_plan, release, runs=args.runs)
+        wrong += result.exceeded == (bug is nullcontext)
+        word = "more than stated" if result.exceeded else ""
+        print(f"{name:30} {result.stated:>10.4f} {result.shown:>15.4f}  {word}", flush=True)
     return 1 if wrong else 0
 
 

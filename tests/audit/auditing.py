@@ -1,4 +1,4 @@
-"""Releases of two neighbouring tables, sound or with a planted bug, and what their answers show."""
+"""Planted bugs in releases, and a lower bound on rho from answers on neighbouring tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Release = Callable[[pd.DataFrame], Measurement]
 
 
 def audited_plan(workload: Workload) -> Plan:
-    """A plan with mu = 2."""
+    """Plan with mu = 2."""
     return plan(workload, Budget(pcost=4.0))
 
 
@@ -43,17 +43,17 @@ def halved() -> Iterator[None]:
 
 @contextmanager
 def reused() -> Iterator[None]:
-    """Two blocks of one size with the same noise, each at its own scale."""
-    real, kept = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
+    """Two blocks of equal size share their noise, rescaled."""
+    real, unused = grid.discrete_gaussian, dict[int, tuple[float, Array]]()
 
-    def drawn(*, variance: int, size: int) -> Array:
-        if size in kept:
-            before, noise = kept.pop(size)
+    def draw_twice(*, variance: int, size: int) -> Array:
+        if size in unused:
+            before, noise = unused.pop(size)
             return np.rint(noise * (variance / before) ** 0.5).astype(np.int64)
-        kept[size] = (float(variance), real(variance=variance, size=size))
-        return kept[size][1]
+        unused[size] = (float(variance), real(variance=variance, size=size))
+        return unused[size][1]
 
-    with patch.object(grid, "discrete_gaussian", drawn):
+    with patch.object(grid, "discrete_gaussian", draw_twice):
         yield
 
 
@@ -62,15 +62,15 @@ def counted_twice() -> Iterator[None]:
     """The last record of every table counts twice."""
     real = _Tally._accepted
 
-    def accepted(self: _Tally, columns: list[Array], rows: int) -> list[Array]:
+    def repeat_last(self: _Tally, columns: list[Array], rows: int) -> list[Array]:
         return [np.append(codes, codes[-1:]) for codes in real(self, columns, rows)]
 
-    with patch.object(_Tally, "_accepted", accepted):
+    with patch.object(_Tally, "_accepted", repeat_last):
         yield
 
 
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "as it is": nullcontext,
+    "no bug": nullcontext,
     "noise of half the scale": halved,
     "noise of a block used again": reused,
     "a record counted twice": counted_twice,
@@ -79,43 +79,43 @@ BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """What was stated of a release, and what its answers show at least."""
+    """Stated rho of a release, and the lower bound that its answers show."""
 
     stated: float
     shown: float
 
     @property
     def exceeded(self) -> bool:
-        """Whether more was shown than was stated."""
+        """Whether the lower bound exceeds the stated rho."""
         return self.shown > self.stated
 
 
-def audit(made: Plan, release: Release, *, runs: int, confidence: float = CONFIDENCE) -> Audit:
-    """Release both tables so many times each, and compare what is shown with the rho of the plan."""
+def audit(audited: Plan, release: Release, *, runs: int, confidence: float = CONFIDENCE) -> Audit:
+    """Release each table `runs` times, and compare the lower bound with the plan's rho."""
     answers = [np.array([_answers(release(table)) for _ in range(runs)]) for table in (WITHOUT, WITH)]
-    return Audit(stated=made.pcost / 2, shown=shown_rho(*answers, confidence=confidence))
+    return Audit(stated=audited.pcost / 2, shown=shown_rho(*answers, confidence=confidence))
 
 
-def _answers(found: Measurement) -> Array:
-    return np.concatenate([found.values(i) for i in range(len(found.plan.workload.groups))])
+def _answers(measurement: Measurement) -> Array:
+    return np.concatenate([measurement.values(i) for i in range(len(measurement.plan.workload.groups))])
 
 
 def shown_rho(without: Array, with_: Array, *, confidence: float = CONFIDENCE) -> float:
-    """Return the rho that answers show at least, from answers of shape (runs, queries) of two tables."""
+    """Lower bound on rho from answers on two tables, each of shape (runs, queries)."""
     half = len(without) // 2
     gap = with_[:half].mean(axis=0) - without[:half].mean(axis=0)
     spread = np.cov(without[:half].T) + np.cov(with_[:half].T)
-    # directions without noise stay, and count all the more; those in which nothing moves at all add nothing
+    # the ridge keeps directions without noise, and ignores directions without any difference
     ridge = 1e-9 * np.trace(spread) / len(spread) * np.eye(len(spread))
     weights = np.linalg.solve(spread + ridge, gap)
-    taught = [scores[:half] @ weights for scores in (without, with_)]
-    limits = np.quantile(np.concatenate(taught), np.linspace(0.02, 0.98, 49))
-    limit = max(limits, key=partial(_mu, *taught, confidence))
+    train_scores = [scores[:half] @ weights for scores in (without, with_)]
+    limits = np.quantile(np.concatenate(train_scores), np.linspace(0.02, 0.98, 49))
+    limit = max(limits, key=partial(_mu, *train_scores, confidence))
     return max(0.0, _mu(without[half:] @ weights, with_[half:] @ weights, confidence, limit)) ** 2 / 2
 
 
 def _mu(without: Array, with_: Array, confidence: float, limit: float) -> float:
-    """The mu that scores of two tables show at least, by who passes a limit."""
+    """Lower bound on mu from the scores of two tables above a limit."""
     risk = (1 - confidence) / 2
     alarms, hits = int((without > limit).sum()), int((with_ > limit).sum())
     highest = 1.0 if alarms == len(without) else float(betaincinv(alarms + 1, len(without) - alarms, 1 - risk))

@@ -1,1 +1,1 @@
-"""What tests cost: CPU seconds of one pytest process on one core and of every process that it starts."""
+"""CPU seconds of tests, including every process that they start."""

@@ -1,4 +1,4 @@
-"""A plugin of pytest that counts what the tests of each file cost, and names the dearest."""
+"""Pytest plugin: CPU seconds of the tests of each file, and the slowest files."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from contextlib import suppress
 import psutil
 import pytest
 
-DEAREST = 10
+N_SLOWEST = 10
 
 
-def spent() -> float:
-    """CPU seconds of this process, of what it waited for, and of what lives on below it."""
+def cpu_seconds() -> float:
+    """CPU seconds of this process, its ended children and its running descendants."""
     total = 0.0
     for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
         with suppress(psutil.NoSuchProcess):
-            found = process.cpu_times()
-            total += found.user + found.system + found.children_user + found.children_system
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
 class Costs:
-    """What the tests of each file added."""
+    """CPU seconds added by the tests of each file."""
 
     def __init__(self) -> None:
         self.files: Counter[str] = Counter()
         self.last = 0.0
 
     def charge(self, place: str) -> None:
-        before, self.last = self.last, spent()
+        before, self.last = self.last, cpu_seconds()
         self.files[place] += self.last - before
 
     def pytest_collection_finish(self) -> None:
@@ -38,13 +38,13 @@ class Costs:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-        found = yield
+        result = yield
         if nextitem is None or nextitem.path != item.path:
             self.charge(item.location[0])
-        return found
+        return result
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        for place, seconds in self.files.most_common(DEAREST):
+        for place, seconds in self.files.most_common(N_SLOWEST):
             terminalreporter.write_line(f"{seconds:7.1f} CPU seconds  {place}")
 
 

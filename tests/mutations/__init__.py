@@ -1,6 +1,6 @@
-"""Planted privacy bugs: small patches of the engine, each of which a named test must notice.
+"""Planted privacy bugs: small patches of the engine, each of which a named test must detect.
 
     python -m tests.mutations [--only NAME ...] [--jobs 2]
 
-To touch: the patches are in `bugs`; `planting` copies the project, patches it and runs tests.
+The patches are in `bugs`; `planting` copies the project, patches it and runs tests.
 """

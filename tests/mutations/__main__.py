@@ -1,4 +1,4 @@
-"""Plant every bug, one at a time, and print which test notices it; exit code 1 when one is missed."""
+"""Plant every bug, one at a time, and print the test that detects it; exit code 1 if one is missed."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ from tests.mutations.planting import Bug, copied, load_libraries, planted, verdi
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the options ask for and return the exit code."""
+    """Run the campaign of the selected options and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutations", description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the bugs, by parts of their names")
-    parser.add_argument("--exactly", nargs="+", metavar="NAME", help="some of the bugs, by their whole names")
-    parser.add_argument("--sample", type=int, metavar="NUMBER", help="so many of them, drawn with --seed")
+    parser.add_argument("--exactly", nargs="+", metavar="NAME", help="some of the bugs, by their full names")
+    parser.add_argument("--sample", type=int, metavar="NUMBER", help="number of bugs to draw with --seed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1, help="copies that are tested side by side")
-    parser.add_argument("--trust", action="store_true", help="do not first see that the tests pass without any bug")
+    parser.add_argument("--jobs", type=int, default=1, help="number of copies that are tested in parallel")
+    parser.add_argument("--trust", action="store_true", help="do not first run the tests without any bug")
     parser.add_argument("--list", action="store_true", help="print names and files, and run nothing")
-    given = parser.parse_args(arguments)
-    for name in given.only or ():
+    args = parser.parse_args(arguments)
+    for name in args.only or ():
         if not any(name in b.name for b in BUGS):
             parser.error(_unknown("has in its name", name))
-    for name in given.exactly or ():
+    for name in args.exactly or ():
         if not any(name == b.name for b in BUGS):
             parser.error(_unknown("is named", name))
-    chosen = [b for b in BUGS if not given.only or any(part in b.name for part in given.only)]
-    if given.exactly:
-        chosen = [b for b in chosen if b.name in given.exactly]
+    chosen = [b for b in BUGS if not args.only or any(part in b.name for part in args.only)]
+    if args.exactly:
+        chosen = [b for b in chosen if b.name in args.exactly]
     if not chosen:
         parser.error("no bug fits both --only and --exactly; give one of them")
-    if given.sample is not None:
-        chosen = random.Random(given.seed).sample(chosen, min(given.sample, len(chosen)))
-    if given.list:
+    if args.sample is not None:
+        chosen = random.Random(args.seed).sample(chosen, min(args.sample, len(chosen)))
+    if args.list:
         print("\n".join(f"{b.name:55} {b.file}" for b in chosen))
         return 0
     load_libraries()
-    if not given.trust:
+    if not args.trust:
         with copied() as place:
-            found = verdict(place, sorted({test for b in chosen for test in b.tests}))
-        if not found.sound:
-            print(f"Without any bug a test fails already: {found.failed}\n{found.output}")
+            result = verdict(place, sorted({test for b in chosen for test in b.tests}))
+        if not result.sound:
+            print(f"Without any bug a test fails already: {result.failed}\n{result.output}")
             return 2
-        print(f"without any bug all named tests pass ({found.seconds:.0f} s)", flush=True)
-    missed = _campaign(chosen, max(1, given.jobs))
+        print(f"without any bug all named tests pass ({result.seconds:.0f} s)", flush=True)
+    missed = _campaign(chosen, max(1, args.jobs))
     print(f"{len(chosen)} bugs planted, {len(chosen) - len(missed)} caught, {len(missed)} missed", flush=True)
     return 1 if missed or not chosen else 0
 
 
 def _unknown(does: str, name: str) -> str:
-    """What to say of a name that fits no bug."""
+    """Error message for a name that matches no bug."""
     near = difflib.get_close_matches(name, [b.name for b in BUGS], n=3, cutoff=0.3)
     hint = f"; near: {', '.join(map(repr, near))}" if near else ""
     return f"no bug {does} {name!r}{hint}; --list names all"
 
 
 def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
-    """Names of the bugs that nobody noticed."""
+    """Names of the bugs that no test detects."""
     waiting: queue.SimpleQueue[Bug] = queue.SimpleQueue()
     for mutation in chosen:
         waiting.put(mutation)
@@ -75,13 +75,15 @@ def _campaign(chosen: list[Bug], jobs: int) -> list[str]:
                 except queue.Empty:
                     return
                 with planted(mutation, place):
-                    found = verdict(place, mutation.tests)
-                if not found.failed:
+                    result = verdict(place, mutation.tests)
+                if not result.failed:
                     missed.append(mutation.name)
-                word, who = ("caught", found.failed) if found.failed else ("MISSED", ", ".join(mutation.tests))
-                print(f"{word}  {mutation.name:55} {found.seconds:5.1f} s  {who}", flush=True)
-                if not found.failed:
-                    print(f"        {'passed' if found.sound else 'neither passed nor failed'}: {found.output[-2000:]}")
+                word, who = ("caught", result.failed) if result.failed else ("MISSED", ", ".join(mutation.tests))
+                print(f"{word}  {mutation.name:55} {result.seconds:5.1f} s  {who}", flush=True)
+                if not result.failed:
+                    print(
+                        f"        {'passed' if result.sound else 'neither passed nor failed'}: {result.output[-2000:]}"
+                    )
 
     crew = [threading.Thread(target=work) for _ in range(jobs)]
     for worker in crew:

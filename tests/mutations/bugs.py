@@ -266,7 +266,7 @@ BUGS = (
         tests=("tests/test_privacy.py",),
     ),
     Bug(
-        name="discrete noise taken for rounded Gaussian noise",
+        name="discrete noise treated as rounded Gaussian noise",
         file="engine/privacy/budget.py",
         old="    variation = load / 24\n",
         new="    variation = load / 2400\n",
@@ -280,7 +280,7 @@ BUGS = (
         tests=("tests/test_discrete_curve.py",),
     ),
     Bug(
-        name="totals on the curve pay for noise off the curve",
+        name="coarse noise accepted for a total on the Gaussian curve",
         file="engine/release/measure.py",
         old="            check_curve(book, dataset, [plan.blocks], plan.pcost)\n",
         new="",
@@ -323,7 +323,7 @@ BUGS = (
         tests=("tests/records/test_contribution_bounding.py::test_long_identifiers_with_different_ends_are_distinct",),
     ),
     Bug(
-        name="large unsigned identifiers hashed, small ones not",
+        name="only large unsigned identifiers hashed",
         file="engine/records/contribution_bounding.py",
         old="    two[short] = mix_bits(one[short])\n",
         new="",
@@ -337,7 +337,7 @@ BUGS = (
         tests=("tests/records/test_identifiers.py::test_read_csv_with_a_gap_is_refused",),
     ),
     Bug(
-        name="number and text of one identifier taken for two persons",
+        name="number and text of one identifier counted as two persons",
         file="engine/records/contribution_bounding.py",
         old='        if kind and self._kind not in ("", kind):\n',
         new="        if False:\n",
@@ -351,7 +351,7 @@ BUGS = (
         tests=("tests/records/test_count_column.py::test_count_column_that_is_attribute_is_refused",),
     ),
     Bug(
-        name="sampling weights pass without a question",
+        name="sampling weights accepted as counts",
         file="engine/records/marginals.py",
         old="    if large and not small:\n",
         new="    if False:\n",
@@ -365,7 +365,7 @@ BUGS = (
         tests=("tests/records/test_identifiers.py::test_narrow_float_identifier_has_smaller_range",),
     ),
     Bug(
-        name="row cap of a live table in several questions",
+        name="rows of a live table capped in several queries",
         file="engine/records/database.py",
         old="            if tally.cap is not None or 1 +",
         new="            if 1 +",
@@ -413,7 +413,7 @@ BUGS = (
         new="    good = table\n",
         tests=("tests/databases/test_duckdb.py::test_counts_of_table_equal_local_counts",),
     ),
-    # Measuring
+    # Release
     Bug(
         name="joint cost of a cell is the maximum over parts",
         file="engine/plans/blocks.py",
@@ -531,14 +531,14 @@ BUGS = (
         tests=("engine/ledger/ledger.py",),
     ),
     Bug(
-        name="missing ledger created anew",
+        name="missing ledger replaced by an empty one",
         file="engine/ledger/ledger.py",
         old="            if trace.exists() and not place.exists():\n",
         new="            if False:\n",
         tests=("tests/ledger/test_faults.py::test_create_over_existing_ledger_is_refused",),
     ),
     Bug(
-        name="look-alike dataset name has its own budget",
+        name="look-alike dataset name has a separate budget",
         file="engine/ledger/ledger.py",
         old='return " ".join(visible_text(name).casefold().split())',
         new="return name",
@@ -576,7 +576,7 @@ BUGS = (
         ),
     ),
     Bug(
-        name="ledger set back after an own write not detected",
+        name="ledger restored after a write not detected",
         file="engine/ledger/ledger.py",
         old="    elif verified and tuple(cells[len(verified.cells) : verified.length]) != verified.written:\n",
         new="    elif False:\n",
@@ -664,7 +664,7 @@ BUGS = (
         tests=("tests/common_mechanism/test_stepwise.py::test_simultaneous_decisions_store_one",),
     ),
     Bug(
-        name="blocks not tried before the spend",
+        name="blocks not checked before the spend",
         file="engine/release/measure.py",
         old="    check_blocks(part)\n    own_journal",
         new="    own_journal",
@@ -706,37 +706,37 @@ BUGS = (
         new="            wrong = told.more()\n",
         tests=("tests/publish/test_package.py::test_verify_detects_changed_answers",),
     ),
-    # What the schema declares of values
+    # Values declared in the schema
     Bug(
-        name="number that means missing counted",
+        name="number declared missing counted as a value",
         file="engine/records/encoding.py",
         old="            codes[np.isin(numbers, list(self.missing_floats))] = self.missing\n        return codes\n",
         new="            pass\n        return codes\n",
         tests=("tests/records/test_declared.py",),
     ),
     Bug(
-        name="groups of any length read as thousands",
+        name="thousands signs between groups of any length accepted",
         file="engine/records/encoding.py",
         old=r"(?:{_GROUPED[thousands]}\d{{3}})+",
         new=r"(?:{_GROUPED[thousands]}\d{{1,3}})+",
         tests=("tests/records/test_declared.py",),
     ),
     Bug(
-        name="day of a time with a zone as written",
+        name="time zone of a date ignored",
         file="engine/workload/calendar.py",
         old='Period((moment - _offset(parts.get("zone"))).date(), unit)',
         new="Period(moment.date(), unit)",
         tests=("tests/records/test_declared.py::test_encoder_counts_zoned_times_in_utc",),
     ),
     Bug(
-        name="dates in a database in the zone of its session",
+        name="database dates read in another time zone",
         file="engine/records/database.py",
         old='_functions()["timezone"]("UTC", column)',
         new='_functions()["timezone"]("Asia/Tokyo", column)',
         tests=("tests/databases/test_declared.py",),
     ),
     Bug(
-        name="cell of missing values after all dates",
+        name="missing values compared as later than all dates",
         file="engine/workload/predicates.py",
         old='    satisfied[attribute.date_cells :] = sign == "<>"\n',
         new='    satisfied[attribute.date_cells :] = sign in ("<>", ">", ">=")\n',

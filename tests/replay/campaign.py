@@ -1,13 +1,13 @@
-"""Replay: what would be released with and without one record, one person, or with one replaced, the noise being off.
+"""True privacy costs of releases, computed on neighbouring tables without noise.
 
     python -m tests.replay [--plans 700] [--seed 0]
 
-For random plans of every mechanism and option, made, or read back from their files, and for choices in two or three
-steps, the integers that a release would hold are computed for neighbouring tables.  Their distance over the noise that
-the release would draw is the true privacy cost; none may pass what is charged, and the cost of some cell must reach
-the charge within 1e-4.  The lower limit excludes plans with charge="groups", which by definition add up the costs of
-the groups as if each were released alone, and steps of a choice.  Prints the largest cost over charge of every kind,
-and the smallest of those largest ones.  The exit code is 1 if anything was charged wrongly.
+Plans of every mechanism and option are random, computed or read back from their files; choices have two or three
+steps.  The released integers are computed for tables that differ in one record or one person.  Their distance divided
+by the noise scale is the true privacy cost.  It may not exceed the charge, and for some cell it must reach the charge
+within 1e-4.  The lower limit does not apply to steps of a choice, nor to plans with charge="groups", which by
+definition add the costs of the groups as if each were released separately.  The table shows the largest and smallest
+ratio of cost to charge of each kind of plan.  The exit code is 1 if any charge is wrong.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ TIGHT = 1e-4
 OF_ONE = ("marginal", "prefix", "suffix", "range", "circular", "total")
 OF_TWO = ("affine", "abs")
 UNION = {"operator": "OPT_plus"}
-STEPS, CHAIN = "look, then the rest", "look, look closer, the rest"
+STEPS, CHAIN = "look, last step", "look, look closer, last step"
 Answers = Mapping[Any, np.ndarray]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replayed:
-    """One plan, or one way through a choice: its kind, the dearest neighbours found, and what is charged for them."""
+    """Largest true cost over neighbours of one plan or one path through a choice, and its charge."""
 
     kind: str
     neighbours: str
@@ -60,26 +60,26 @@ class Replayed:
 
     @property
     def wrong(self) -> bool:
-        """Whether too little was charged, or too much for a plan that charges its dearest cell."""
+        """Whether the charge is too small, or too large for a plan that charges its costliest cell."""
         return self.ratio > 1.0 or (self.tight and self.ratio < 1.0 - TIGHT)
 
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """No noise on what is drawn."""
-    nothing = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
+    """Replace noise by zeros."""
+    no_noise = {"side_effect": lambda *, size, **_scale: np.zeros(size, np.int64)}
     names = ("engine.release.noisy_answers.discrete_gaussian", "engine.release.noisy_answers.discrete_laplace")
-    with mock.patch(names[0], **nothing), mock.patch(names[1], **nothing):
+    with mock.patch(names[0], **no_noise), mock.patch(names[1], **no_noise):
         yield
 
 
 def released(parts: Sequence[Any], counts: Counts) -> list[Answers]:
-    """The integers of every part, as a release would draw them."""
+    """Released integers of every part."""
     return [dict(draw(part, counts, lambda _fraction, _text: None)) for part in parts]
 
 
 def cost(parts: Sequence[Any], one: Sequence[Answers], other: Sequence[Answers]) -> float:
-    """What it costs that the one came out rather than the other: pcost, exact for these integers."""
+    """True pcost of a pair of outputs: the distance of their integers in units of the noise."""
     squares, epsilon, laplace = 0.0, 0.0, False
     for part, a, b in zip(parts, one, other, strict=True):
         for key, block in part.blocks.items():
@@ -91,7 +91,7 @@ def cost(parts: Sequence[Any], one: Sequence[Answers], other: Sequence[Answers])
 
 
 def neighbours(schema: Schema, rng: np.random.Generator, rows: int) -> Iterator[Counts]:
-    """A random table, then that table with so many more rows in each cell."""
+    """Yield a random table, then the table with `rows` more rows in each cell in turn."""
     sizes = schema.sizes(schema.names)
     table = rng.poisson(float(rng.choice([0.3, 20.0, 1e4])), size=sizes)
     yield Counts.from_tables(schema, {schema.names: table})
@@ -102,35 +102,35 @@ def neighbours(schema: Schema, rng: np.random.Generator, rows: int) -> Iterator[
 
 
 def replay(
-    kind: str, parts: Sequence[Any], made: Plan, charged: float, *, tight: bool, rng: np.random.Generator
+    kind: str, parts: Sequence[Any], final_plan: Plan, charged: float, *, tight: bool, rng: np.random.Generator
 ) -> Iterator[Replayed]:
-    """Try all cells, as one row and as all rows of a person, all pairs of cells, and whole persons of a panel."""
-    budget, schema = made.budget, made.schema
+    """Yield the largest cost over cells, pairs of cells, and persons of a random panel."""
+    budget, schema = final_plan.budget, final_plan.schema
     k = budget.rows_per_person
-    nobody, *somebody = (released(parts, counts) for counts in neighbours(schema, rng, k))
-    added = max(cost(parts, nobody, one) for one in somebody)
-    pairs = max(cost(parts, a, b) for a, b in itertools.combinations(somebody, 2)) if len(somebody) > 1 else 0.0
+    base, *extended = (released(parts, counts) for counts in neighbours(schema, rng, k))
+    added = max(cost(parts, base, one) for one in extended)
+    pairs = max(cost(parts, a, b) for a, b in itertools.combinations(extended, 2)) if len(extended) > 1 else 0.0
     if budget.neighbours == "replace_one":
         yield Replayed(kind=kind, neighbours="replace_one", cost=pairs, charged=charged, tight=False)
         return
     yield Replayed(kind=kind, neighbours="add_remove", cost=added, charged=charged, tight=tight)
-    if parts[0] is made:
-        bound = made.replace_one_pcost.bound
-        yield Replayed(kind=kind, neighbours="replaced, of another plan", cost=pairs, charged=bound, tight=False)
+    if parts[0] is final_plan:
+        bound = final_plan.replace_one_pcost.bound
+        yield Replayed(kind=kind, neighbours="replace_one, bound", cost=pairs, charged=bound, tight=False)
     rows = int(rng.integers(1, 60))
     frame = pd.DataFrame({name: rng.integers(0, schema[name].size, rows) for name in schema.names})
     frame = frame.assign(pid=rng.integers(0, 6, rows))
     persons = [frame, *(frame[frame["pid"] != person] for person in frame["pid"].unique()[:2])]
     capped = [count_marginals(f, schema, [schema.names], person="pid", rows_per_person=k) for f in persons]
-    everybody, *without = (released(parts, counts) for counts in capped)
-    moved = max(cost(parts, everybody, one) for one in without)
+    complete, *reduced = (released(parts, counts) for counts in capped)
+    moved = max(cost(parts, complete, one) for one in reduced)
     yield Replayed(kind=kind, neighbours="a person of a panel", cost=moved, charged=charged, tight=False)
 
 
 def random_workload(rng: np.random.Generator) -> Workload:
     """One to three groups of any families, on up to three attributes of at most 48 cells together.
 
-    Some schemas have exact totals, which only the plan knows: the records of a replay need not agree with them.
+    Some schemas have exact totals; they affect the plan only, and the records of a replay may differ from them.
     """
     while True:
         sizes = [int(n) for n in rng.integers(1, 7, int(rng.integers(1, 4)))]
@@ -164,7 +164,7 @@ def random_union(rng: np.random.Generator) -> Workload:
 
 
 def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
-    """One to four rows of zeros and ones, of whole numbers, or of fractions of both signs. Shape (queries, cells)."""
+    """One to four rows of zeros and ones, integers, or real numbers; shape (queries, cells)."""
     shape = (int(rng.integers(1, 5)), cells)
     kind = rng.integers(3)
     if kind == 0:
@@ -175,17 +175,17 @@ def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
 
 
 def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
-    """Any kind, size, rows and neighbours."""
-    whom: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3]))}
-    whom["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
+    """Random budget that one of the noise laws supports."""
+    unit: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3]))}
+    unit["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
     size = float(rng.choice([0.02, 0.7, 3.0]))
     if "gaussian" not in laws or ("laplace" in laws and rng.random() < 0.4):
-        return Budget.pure(size, **whom)
-    return Budget(size, **whom)
+        return Budget.pure(size, **unit)
+    return Budget(size, **unit)
 
 
 def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) -> Iterator[Replayed]:
-    """A plan of one mechanism on a random workload that it serves."""
+    """Replay a plan of one mechanism on a random workload that it supports."""
     laws = next(m.laws for m in MECHANISMS if m.name == name)
     for attempt in range(20):
         workload = random_union(rng) if options == UNION else random_workload(rng)
@@ -195,47 +195,49 @@ def one_step(name: str, options: Mapping[str, Any], rng: np.random.Generator) ->
         try:
             # clusters are not merged, so that they are measured by separate strategies
             with mock.patch("engine.mechanisms.hdmm.MAX_MERGE_CLUSTERS", 1 if options == UNION else 100):
-                made = make_plan(workload, budget, name, cache=False, workers=1, **options)
+                final_plan = make_plan(workload, budget, name, cache=False, workers=1, **options)
         except (NotApplicable, PlanError, Unanswered):
             continue
         if rng.random() < 0.3:
-            made = load_plan(made.to_json())
+            final_plan = load_plan(final_plan.to_json())
         text = ", ".join(f"{key}={value}" for key, value in options.items())
         tight = options.get("charge") != "groups"
-        yield from replay(f"{name} {text}".strip(), [made], made, made.pcost, tight=tight, rng=rng)
+        yield from replay(f"{name} {text}".strip(), [final_plan], final_plan, final_plan.pcost, tight=tight, rng=rng)
         return
 
 
 def in_steps(rng: np.random.Generator, chain: bool) -> Iterator[Replayed]:
-    """Every way through a choice between random analyses, charged as the plan at its end."""
-    whom = {"rows_per_person": int(rng.choice([1, 3]))}
+    """Replay every path through a choice between random plans, charged the cost of its last plan."""
+    unit = {"rows_per_person": int(rng.choice([1, 3]))}
     schema = Schema([Attribute.of_size(name, int(rng.integers(2, 5))) for name in "abc"[: 3 if chain else 2]])
     families = rng.choice(["marginal", "prefix", "range"], size=3)
     plans = []
     for ways in (1, 2, 3)[: len(schema)]:
         workload = Workload.all_ways(schema, tuple(range(1, ways + 1)), str(families[0 if chain else ways - 1]))
-        plans.append(make_plan(workload, Budget(float(rng.choice([0.1, 2.0])), **whom), cache=False, workers=1))
+        plans.append(make_plan(workload, Budget(float(rng.choice([0.1, 2.0])), **unit), cache=False, workers=1))
     try:
         common = (nested_choices if chain else coarse_or_fine)(*plans)
     except PlanError:
         return
-    ways = [([common.look, left], made) for left, made in zip(common.residuals, common.options, strict=True)]
+    ways = [
+        ([common.look, left], final_plan) for left, final_plan in zip(common.residuals, common.options, strict=True)
+    ]
     if common.following is not None:
         later = common.following
         ways = ways[:1] + [
-            ([common.look, common.residuals[1], left], made)
-            for left, made in zip(later.residuals, later.options, strict=True)
+            ([common.look, common.residuals[1], left], final_plan)
+            for left, final_plan in zip(later.residuals, later.options, strict=True)
         ]
-    for parts, made in ways:
-        yield from replay(CHAIN if chain else STEPS, parts, made, option_cost(made), tight=False, rng=rng)
-        # charged alone, as on other records, each step pays for its own dearest cell
+    for parts, final_plan in ways:
+        yield from replay(CHAIN if chain else STEPS, parts, final_plan, option_cost(final_plan), tight=False, rng=rng)
+        # on other records, each step is charged its costliest cell
         if len(parts) == 2 and parts[1].blocks:
             alone = parts[1].pcost
-            yield from replay(f"{STEPS}, charged alone", parts[1:], made, alone, tight=False, rng=rng)
+            yield from replay(f"{STEPS}, charged alone", parts[1:], final_plan, alone, tight=False, rng=rng)
 
 
 def replays(plans: int, seed: int) -> Iterator[Replayed]:
-    """Replays of so many plans, every mechanism, option and kind of choice in turn."""
+    """Replay a number of plans; mechanisms, options and kinds of choices take turns."""
     variants: list[tuple[str, Mapping[str, Any]]] = [(m.name, o) for m in MECHANISMS for o in m.variants]
     variants += [(name, {"objective": goal}) for name in ("querysmasher", "wff") for goal in ("max", "lp")]
     variants += [(name, {"charge": "groups"}) for name in ("gaussian", "laplace")]
@@ -250,9 +252,9 @@ def replays(plans: int, seed: int) -> Iterator[Replayed]:
                 yield from in_steps(rng, chain=turn > len(variants))
 
 
-def table(found: Sequence[Replayed]) -> pd.DataFrame:
-    """One row a kind and neighbours: plans, the largest cost over charge, and the smallest of those largest ones."""
-    rows = pd.DataFrame([(f.kind, f.neighbours, f.ratio, f.tight, f.wrong) for f in found])
+def table(results: Sequence[Replayed]) -> pd.DataFrame:
+    """One row per kind and neighbours: number of plans, largest and smallest ratio of cost to charge."""
+    rows = pd.DataFrame([(f.kind, f.neighbours, f.ratio, f.tight, f.wrong) for f in results])
     rows.columns = pd.Index(["kind", "neighbours", "ratio", "tight", "wrong"])
     grouped = rows.groupby(["kind", "neighbours"])
     out = grouped["ratio"].agg(plans="size", worst="max", least="min")
@@ -260,13 +262,13 @@ def table(found: Sequence[Replayed]) -> pd.DataFrame:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the campaign, print its table, and return 1 if anything was charged wrongly."""
+    """Run the campaign, print its table, and return 1 if any charge is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.replay", description=__doc__.split("\n")[0])
     parser.add_argument("--plans", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
-    found = list(replays(given.plans, given.seed))
-    print(table(found).to_string(float_format=lambda v: f"{v:.7f}"))
-    wrong = [f for f in found if f.wrong]
-    print(f"{len(found):,} replays of {given.plans:,} plans: {len(wrong)} charged wrongly")
+    args = parser.parse_args(arguments)
+    results = list(replays(args.plans, args.seed))
+    print(table(results).to_string(float_format=lambda v: f"{v:.7f}"))
+    wrong = [f for f in results if f.wrong]
+    print(f"{len(results):,} replays of {args.plans:,} plans: {len(wrong)} charged wrongly")
     return 1 if wrong else 0

@@ -1,12 +1,12 @@
-"""Random planning requests, and the exceptions that are not errors of the engine.
+"""Random planning requests, which must return a valid plan or raise an EngineError.
 
     python -m tests.requests [--count 2000] [--seed 0]
 
 A request is a schema (impossible cells, exact totals), a workload (all families, custom rows of any size, weights), a
 budget and the options of one mechanism, on small domains.  Every request either raises an `EngineError` or returns a
-plan, which is then checked: its cost is within the budget, its file gives it back, its bound is below its error, the
-shares of its blocks sum to 1, and a rehearsal on random records answers its queries.  Prints the number of plans and
-refusals by mechanism and every failure with the seed that repeats it.  The exit code is 1 after a failure.
+plan, which is then checked: its cost is within the budget, its file reads back equal, its bound is below its error,
+the shares of its blocks sum to 1, and a rehearsal on random records answers its queries.  The output is the number of
+plans and refusals by mechanism and every failure with its seed.  The exit code is 1 after a failure.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TIME_LIMITS = (5.0, 5.0, 5.0, 0.5, 1e-3, 1e-9)
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One request: its seed, its mechanism, and a refusal or a failure in words; both are empty for a plan."""
+    """Outcome of one request; the texts of refusal and failure are empty for a plan."""
 
     seed: int
     mechanism: str
@@ -56,11 +56,11 @@ class Outcome:
 
 
 class BrokenPromiseError(AssertionError):
-    """A plan that does not keep one of its promises."""
+    """A check of a plan failed."""
 
 
 def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np.ndarray]:
-    """Up to three attributes, with exact totals at this probability, and the counts that those are taken from.
+    """Random schema of up to three attributes, with exact totals at the rate `exact`, and a table of counts.
 
     Counts have shape (n_1, ..., n_k).
     """
@@ -87,14 +87,14 @@ def random_schema(rng: np.random.Generator, *, exact: float) -> tuple[Schema, np
 
 
 def _matches(rule: str, sizes: Sequence[int]) -> np.ndarray:
-    """Return the cells that a conjunction of equalities names, shape (n_1, ..., n_k)."""
+    """Cells that satisfy a conjunction of equalities, shape (n_1, ..., n_k)."""
     values = dict(condition.split(" == ") for condition in rule.split(" and "))
     index = np.indices(sizes)
     return np.all([index[NAMES.index(name)] == int(v) for name, v in values.items()], axis=0)
 
 
 def custom_rows(rng: np.random.Generator, cells: int) -> np.ndarray:
-    """Rows of zeros and ones, whole numbers or fractions of both signs, tiny or huge. Shape (queries, cells)."""
+    """Rows of zeros and ones, integers or real numbers of any scale; shape (queries, cells)."""
     count = int(rng.integers(1, 7))
     kind = rng.integers(4)
     if kind == 0:
@@ -146,17 +146,17 @@ def _one_family(rng: np.random.Generator, cells: int) -> Any:
 
 
 def random_budget(rng: np.random.Generator, laws: Sequence[str]) -> Budget:
-    """Any kind, size, rows per person and neighbours; now and then of the wrong noise for the mechanism."""
-    whom: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3, 50]))}
-    whom["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
+    """Random budget, at times one that the noise of the mechanism does not support."""
+    unit: dict[str, Any] = {"rows_per_person": int(rng.choice([1, 1, 2, 3, 50]))}
+    unit["neighbours"] = str(rng.choice(["add_remove", "add_remove", "replace_one"]))
     size = float(rng.choice(SIZES))
     laplace = "gaussian" not in laws or ("laplace" in laws and rng.random() < 0.4) or rng.random() < 0.02
     kinds = [Budget.pure] if laplace else [Budget, Budget.zcdp, Budget.gdp]
-    return kinds[int(rng.integers(len(kinds)))](size, **whom)
+    return kinds[int(rng.integers(len(kinds)))](size, **unit)
 
 
 def random_options(rng: np.random.Generator, mechanism: type, workload: Workload) -> dict[str, Any]:
-    """Options of a mechanism, most of them as often left out."""
+    """Random options of a mechanism."""
     options: dict[str, Any] = {"time_limit": float(rng.choice(TIME_LIMITS)), "workers": 1, "cache": False}
     options["max_records"] = int(rng.choice([1, 10**3, 10**8, 10**12]))
     for name, values in mechanism.choices.items():
@@ -181,43 +181,46 @@ def random_options(rng: np.random.Generator, mechanism: type, workload: Workload
     return options
 
 
-def check_plan(made: Plan, table: np.ndarray, *, rehearse: bool, search: bool) -> None:
-    """Raise BrokenPromiseError unless a plan keeps its promises; counts have shape (n_1, ..., n_k)."""
-    schema = made.schema
-    fine = made.max_records <= 10**8 and made.budget.pcost <= 100.0
+def check_plan(candidate: Plan, table: np.ndarray, *, rehearse: bool, search: bool) -> None:
+    """Raise BrokenPromiseError if a check of a plan fails; counts have shape (n_1, ..., n_k)."""
+    schema = candidate.schema
+    fine = candidate.max_records <= 10**8 and candidate.budget.pcost <= 100.0
     promises = {
-        "cost within the budget": made.pcost <= made.budget.pcost,
-        # many records or little noise leave no room for a fine grid, and rounding is charged
-        "cost that is spent": made.pcost >= made.budget.pcost * (1.0 - 1e-4) or not fine,
-        "finite objective": math.isfinite(made.achieved),
-        "bound below the error": made.certificate.lower_bound <= made.achieved * (1.0 + 1e-9),
-        "shares with sum 1": math.isclose(made.by_space()["share"].sum(), 1.0, rel_tol=1e-9),
-        "replaced for no less": made.replace_one_pcost.bound * (1.0 + 1e-9) >= made.replace_one_pcost.worst.pcost,
+        "cost within the budget": candidate.pcost <= candidate.budget.pcost,
+        # with many records or little noise the grid is coarse, and rounding adds to the cost
+        "cost that is spent": candidate.pcost >= candidate.budget.pcost * (1.0 - 1e-4) or not fine,
+        "finite objective": math.isfinite(candidate.achieved),
+        "bound below the error": candidate.certificate.lower_bound <= candidate.achieved * (1.0 + 1e-9),
+        "shares with sum 1": math.isclose(candidate.by_space()["share"].sum(), 1.0, rel_tol=1e-9),
+        "bound above the replace-one cost": candidate.replace_one_pcost.bound * (1.0 + 1e-9)
+        >= candidate.replace_one_pcost.worst.pcost,
     }
-    again = load_plan(made.to_json())
-    promises["the same file"] = again.to_json() == made.to_json()
-    promises["the same cost"] = again.pcost == made.pcost
-    for i, group in enumerate(made.workload.groups):
-        values = made.variances(i)
+    again = load_plan(candidate.to_json())
+    promises["the same file"] = again.to_json() == candidate.to_json()
+    promises["the same cost"] = again.pcost == candidate.pcost
+    for i, group in enumerate(candidate.workload.groups):
+        values = candidate.variances(i)
         promises[f"variances of group {i}"] = len(values) == group.count and not (values < 0).any()
-    made.by_group()
+    candidate.by_group()
     if search:
-        promises["global bound below the error"] = made.certificate.global_bound <= made.weighted_rmse * (1.0 + 1e-9)
-    if broken := [words for words, kept in promises.items() if not kept]:
+        promises["global bound below the error"] = candidate.certificate.global_bound <= candidate.weighted_rmse * (
+            1.0 + 1e-9
+        )
+    if broken := [words for words, holds in promises.items() if not holds]:
         raise BrokenPromiseError(f"no {', no '.join(broken)}")
     if rehearse:
         counts = Counts.from_tables(schema, {schema.names: table})
         try:
-            answers = measure(made, counts, rehearsal=True)
-            for i in range(len(made.workload.groups)):
-                if np.isfinite(made.variances(i)).all():
+            answers = measure(candidate, counts, rehearsal=True)
+            for i in range(len(candidate.workload.groups)):
+                if np.isfinite(candidate.variances(i)).all():
                     answers.answers(i)
         except DataError:  # more records than the plan allows
             return
 
 
 def request(seed: int) -> Outcome:
-    """Make and check one random request."""
+    """Plan one random request and check the plan."""
     rng = np.random.default_rng([int(seed), 33])
     mechanism = MECHANISMS[int(rng.integers(len(MECHANISMS)))]
     if rng.random() < 0.25:
@@ -227,20 +230,20 @@ def request(seed: int) -> Outcome:
         workload = random_workload(rng, schema)
         budget = random_budget(rng, mechanism.laws)
         options = random_options(rng, mechanism, workload)
-        made = make_plan(workload, budget, mechanism.name, **options)
+        candidate = make_plan(workload, budget, mechanism.name, **options)
     except EngineError as error:
         return Outcome(seed=seed, mechanism=mechanism.name, refusal=f"{type(error).__name__}: {error}")
-    except Exception:  # every other exception is what is looked for
+    except Exception:  # every other exception is a failure
         return Outcome(seed=seed, mechanism=mechanism.name, failure=traceback.format_exc())
     try:
-        check_plan(made, table, rehearse=rng.random() < 0.5, search=rng.random() < 0.2)
+        check_plan(candidate, table, rehearse=rng.random() < 0.5, search=rng.random() < 0.2)
     except Exception:
         return Outcome(seed=seed, mechanism=mechanism.name, failure=traceback.format_exc())
     return Outcome(seed=seed, mechanism=mechanism.name)
 
 
 def requests(count: int, seed: int) -> Iterator[Outcome]:
-    """Outcomes of so many requests, from one seed on."""
+    """Outcomes of `count` requests with consecutive seeds."""
     for number in range(count):
         yield request(seed + number)
 

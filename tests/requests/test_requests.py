@@ -1,4 +1,4 @@
-"""A few random requests, and those that once ended in an exception that is no error of the engine."""
+"""Random planning requests, and requests that once raised an exception outside EngineError."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_command_prints_requests_and_failures(capsys: pytest.CaptureFixture[str]
     assert "3 requests: 0 failures" in capsys.readouterr().out
 
 
-def test_tuned_plan_with_exact_total_is_made() -> None:
+def test_tuned_plan_with_exact_total_is_within_budget() -> None:
     schema = Schema([Attribute.of_size("a", 6)], invariants=[([], [40])])
-    made = plan(Workload(schema).add(["a"], Custom(matrix=ROWS)), Budget(1.0), centers="tuned", solver="fourier")
-    assert made.pcost <= 1.0
+    exact_plan = plan(Workload(schema).add(["a"], Custom(matrix=ROWS)), Budget(1.0), centers="tuned", solver="fourier")
+    assert exact_plan.pcost <= 1.0
 
 
 @pytest.mark.parametrize("centers", ["uniform", "tuned"])
@@ -43,9 +43,11 @@ def test_tuned_plan_with_exact_total_is_made() -> None:
 def test_plan_group_without_weighted_query_is_ignored(objective: str, centers: str) -> None:
     workload = Workload(ONE).add(["a"], Custom(matrix=ROWS))
     ignored = workload.add(["a"], Custom(matrix=ROWS[:1]), query_weights=[0.0])
-    made, alone = (plan(w, Budget(1.0), cache=False, objective=objective, centers=centers) for w in (ignored, workload))
-    assert made.totals[0] == pytest.approx(alone.totals[0], rel=1e-3)
-    assert load_plan(made.to_json()).to_json() == made.to_json()
+    with_zero, without = (
+        plan(w, Budget(1.0), cache=False, objective=objective, centers=centers) for w in (ignored, workload)
+    )
+    assert with_zero.totals[0] == pytest.approx(without.totals[0], rel=1e-3)
+    assert load_plan(with_zero.to_json()).to_json() == with_zero.to_json()
 
 
 @pytest.mark.parametrize("mechanism", ["gaussian", "identity", "wavelet"])
@@ -62,8 +64,8 @@ def test_bound_rows_with_mean_zero_raises_nothing() -> None:
 
 
 def test_global_bound_without_weights_is_zero() -> None:
-    made = plan(Workload(ONE).add(["a"], "prefix"), Budget(1.0))
-    assert made.asking(made.workload.groups).certificate.global_bound == 0.0
+    candidate = plan(Workload(ONE).add(["a"], "prefix"), Budget(1.0))
+    assert candidate.asking(candidate.workload.groups).certificate.global_bound == 0.0
 
 
 def test_bound_attributes_of_one_cell_raises_nothing() -> None:
@@ -72,10 +74,10 @@ def test_bound_attributes_of_one_cell_raises_nothing() -> None:
     assert plan(workload, Budget(1.0), "gaussian").certificate.lower_bound > 0.0
 
 
-def test_workload_total_groups_keep_their_own_weights() -> None:
+def test_total_groups_have_separate_weights() -> None:
     workload = Workload(ONE).add((), "total", query_weights=[1e6]).add((), "total")
-    made = plan(workload, Budget(1.0))
-    assert made.certificate.lower_bound <= made.weighted_rmse * (1.0 + 1e-9)
+    candidate = plan(workload, Budget(1.0))
+    assert candidate.certificate.lower_bound <= candidate.weighted_rmse * (1.0 + 1e-9)
     kinds: list[Group] = [workload.groups[int(kind.numbers[0])] for kind in workload.group_classes]
     assert len(kinds) == 2
 
@@ -88,8 +90,8 @@ def test_plan_of_exact_totals_alone_is_refused() -> None:
 
 def test_lp_plan_high_power_tiny_rows_is_finite() -> None:
     workload = Workload(ONE).add(["a"], Custom(matrix=1e-6 * ROWS)).add(["a"], "prefix")
-    made = plan(workload, Budget(0.02), objective="lp", power=100.0, cache=False)
-    assert np.isfinite(made.achieved)
+    candidate = plan(workload, Budget(0.02), objective="lp", power=100.0, cache=False)
+    assert np.isfinite(candidate.achieved)
 
 
 @pytest.mark.parametrize("objective", ["max", "lp"])
@@ -97,7 +99,7 @@ def test_plan_lost_queries_raise_an_engine_error(objective: str) -> None:
     workload = Workload(ONE).add(["a"], Custom(matrix=1e-12 * ROWS), weight=1e-6)
     workload = workload.add(["a"], Custom(matrix=1e12 * ROWS), weight=1e6, query_weights=[1e6, 1e-6])
     try:
-        made = plan(workload, Budget(1.0), objective=objective, cache=False, time_limit=1e-9)
+        candidate = plan(workload, Budget(1.0), objective=objective, cache=False, time_limit=1e-9)
     except EngineError:
         return
-    assert np.isfinite(made.achieved)
+    assert np.isfinite(candidate.achieved)
