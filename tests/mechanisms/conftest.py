@@ -1,4 +1,4 @@
-"""What tests of all mechanisms are made with: one mechanism more, and few levels."""
+"""Fixtures of the tests of all mechanisms: an additional mechanism, few levels."""
 
 import functools
 import sys
@@ -11,13 +11,13 @@ from tests.mechanisms.requests import SUITE, planned_once
 
 
 @pytest.fixture
-def toy_is_known(monkeypatch):
+def toy_is_registered(monkeypatch):
     monkeypatch.setattr(engine.mechanisms.registry, "MECHANISMS", SUITE)
 
 
 @pytest.fixture
 def few_levels(request, monkeypatch):
-    """What a plan says of its levels is as true of six as of sixty; what many are good for has tests of its own."""
+    """Limit level selection to six levels to save time; test_level_selection tests more levels."""
     if request.node.get_closest_marker("full"):
         planned_once.cache_clear()
         return

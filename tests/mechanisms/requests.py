@@ -1,8 +1,8 @@
-"""Plans that are asked for, made once, and all checks on one of them.
+"""Cached plans of a pairwise design of requests, and all checks of one plan.
 
-A request is a mechanism with its options, a shape, and a setting: a budget, a cap on records, a limit.  Every run makes
-the rows of a pairwise design: every mechanism meets every shape and setting, every shape every setting, and options
-every setting; the options of one mechanism share the shapes.  ``python -m tests --full`` makes all requests.
+A request is a mechanism with options, a workload shape, and a setting: budget, maximum of records
+or limits. The design covers every pair of mechanism and shape, of options and setting, and of
+shape and setting. ``python -m tests --full`` plans all requests.
 """
 
 import dataclasses
@@ -56,12 +56,12 @@ def rows_of(shape):
 
 @functools.cache
 def workload_for(mechanism, shape):
-    """The workload of a shape, or the marginals on the same attributes for a mechanism that serves marginals only."""
-    found = workload_of(shape)
+    """Workload of a shape; for a data cube, the marginals on the same attributes."""
+    workload = workload_of(shape)
     if mechanism != "datacube":
-        return found
-    marginals = Workload(found.schema)
-    for group in found.groups:
+        return workload
+    marginals = Workload(workload.schema)
+    for group in workload.groups:
         importance = group.query_weights if math.prod(group.sizes) == group.count else None
         marginals = marginals.add(group.attributes, "marginal", weight=group.weight, query_weights=importance)
     return marginals
@@ -77,14 +77,14 @@ def optimum_of(shape):
 
 
 def budget_for(mechanism, pcost=1.0):
-    """A budget of the kind whose noise the mechanism draws."""
+    """Budget with a noise law that the mechanism supports."""
     laws = {m.name: m.laws for m in SUITE}[mechanism]
     return Budget(pcost=pcost) if "gaussian" in laws else Budget.pure(math.sqrt(pcost))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is asked of a plan beside its mechanism and its workload."""
+    """Budget and limits of a request."""
 
     pcost: float = 1.0
     max_records: int | None = None
@@ -92,10 +92,10 @@ class Setting:
     memory_limit: float | None = None
 
     def plan(self, mechanism, options, shape):
-        """The plan, or an EngineError."""
         more = {name: v for name, v in dataclasses.asdict(self).items() if name != "pcost" and v is not None}
         if self.time_limit is not None:
-            more["cache"] = False  # what is found on file needs no time
+            # a cached plan would be returned within any time limit
+            more["cache"] = False
         return plan(workload_for(mechanism, shape), budget_for(mechanism, self.pcost), mechanism, **options, **more)
 
 
@@ -115,76 +115,84 @@ SETTINGS = {
 
 
 def kind_of(mechanism, options):
-    """What meets every shape: every mechanism, and the other solvers of the first."""
+    """Kind of a case; the design combines every kind with every shape."""
     return "other solvers" if mechanism == "querysmasher" and options else mechanism
 
 
-def designed():
-    """Rows (number of a case, shape, setting): one for every kind and shape, more for pairs that found no place."""
-    kinds, rows, met = {}, [], Counter()
+def pairwise_design():
+    """Rows (case number, shape, setting): one per kind and shape, more for the missing pairs."""
+    kinds, rows, covered = {}, [], Counter()
 
-    def put(k, shape, setting):
+    def add_row(k, shape, setting):
         rows.append((k, shape, setting))
-        met.update([k, (k, setting), (shape, setting)])
+        covered.update([k, (k, setting), (shape, setting)])
 
     for k, case in enumerate(CASES):
         kinds.setdefault(kind_of(*case.values), []).append(k)
     for kind, shape in itertools.product(kinds.values(), SHAPES):
         choices = itertools.product(kind, SETTINGS)
-        put(*min(((k, shape, s) for k, s in choices), key=lambda r: ((r[::2] in met) + (r[1:] in met), met[r[0]])))
+        add_row(
+            *min(
+                ((k, shape, s) for k, s in choices),
+                key=lambda r: ((r[::2] in covered) + (r[1:] in covered), covered[r[0]]),
+            )
+        )
     for setting in SETTINGS:
-        for k in [k for k in range(len(CASES)) if not met[k, setting]]:
-            put(k, min(SHAPES, key=lambda shape, setting=setting: met[shape, setting]), setting)
-        for shape in [shape for shape in SHAPES if not met[shape, setting]]:
-            put(0, shape, setting)
-    return sorted(rows, key=lambda row: list(SHAPES).index(row[1]))  # what is known of a workload serves all on it
+        for k in [k for k in range(len(CASES)) if not covered[k, setting]]:
+            add_row(k, min(SHAPES, key=lambda shape, setting=setting: covered[shape, setting]), setting)
+        for shape in [shape for shape in SHAPES if not covered[shape, setting]]:
+            add_row(0, shape, setting)
+    # requests on one workload follow each other, so that they share its cached values
+    return sorted(rows, key=lambda row: list(SHAPES).index(row[1]))
 
 
-DESIGN = designed()
+DESIGN = pairwise_design()
 
 
 @functools.cache
 def planned_once(mechanism, options, shape, setting):
     try:
-        made = SETTINGS[setting].plan(mechanism, dict(options), shape)
-    except (NotApplicable, LimitExceeded) as reason:
-        return reason, None
-    return made, oracles.explicit(made)
+        result = SETTINGS[setting].plan(mechanism, dict(options), shape)
+    except (NotApplicable, LimitExceeded) as error:
+        return error, None
+    return result, oracles.explicit(result)
 
 
 def planned(mechanism, options, shape, setting="plain"):
-    """The plan with its explicit matrix; (reason, None) when the mechanism says that it does not apply."""
+    """Plan and its explicit matrix, or (error, None) if the mechanism is not applicable."""
     return planned_once(mechanism, tuple(sorted(options.items())), shape, setting)
 
 
-def class_of(made, shape):
-    """The optimum of plans that measure the residual spaces of uniform centers on their own, where that is known."""
-    if made.mechanism not in RESIDUAL or made.split.centers or made.split.unions or shape == "wide":
+def class_optimum(result, shape):
+    """Optimum of plans with uniform centers and without unions, or None if it is unknown."""
+    if result.mechanism not in RESIDUAL or result.split.centers or result.split.unions or shape == "wide":
         return None
-    return tuple(end / math.sqrt(made.budget.pcost) for end in optimum_of(shape))
+    return tuple(end / math.sqrt(result.budget.pcost) for end in optimum_of(shape))
 
 
 def check_request_of(mechanism, options, shape, setting):
-    """All checks on the plan of one request; on the plain one, where the setting leaves no plan."""
-    asked, rows = SETTINGS[setting], rows_for(mechanism, shape)
-    made, explicit = planned(mechanism, options, shape, setting)
-    if isinstance(made, LimitExceeded):
-        assert asked.memory_limit is not None
-        assert "memory" in str(made)
-        made, explicit = planned(mechanism, options, shape)
-    if isinstance(made, NotApplicable):
-        assert len(str(made)) > 20  # a reason in words
+    """Run all checks on the plan of a request, or on the plain plan if a limit was exceeded."""
+    limits, rows = SETTINGS[setting], rows_for(mechanism, shape)
+    result, explicit = planned(mechanism, options, shape, setting)
+    if isinstance(result, LimitExceeded):
+        assert limits.memory_limit is not None
+        assert "memory" in str(result)
+        result, explicit = planned(mechanism, options, shape)
+    if isinstance(result, NotApplicable):
+        assert len(str(result)) > 20
         return
-    assert explicit.pcost <= made.pcost <= asked.pcost
-    if setting != "any number of records":  # there the price of rounding shows
-        check_privacy(made, explicit)
-    if setting not in ("any number of records", "hardly any budget", "no time"):  # a stopped search need not be tight
-        check_tight(made, explicit)
-    check_summary(made, check_variances(made, explicit, rows))
-    check_certificate(made, class_of(made, shape))
-    check_any_query(made, explicit, rows)
-    check_round_trip(made)
+    assert explicit.pcost <= result.pcost <= limits.pcost
+    # with so many records rounding costs more than SLACK
+    if setting != "any number of records":
+        check_privacy(result, explicit)
+    # a stopped search need not be tight
+    if setting not in ("any number of records", "hardly any budget", "no time"):
+        check_tight(result, explicit)
+    check_summary(result, check_variances(result, explicit, rows))
+    check_certificate(result, class_optimum(result, shape))
+    check_any_query(result, explicit, rows)
+    check_round_trip(result)
     if setting == "four budgets":
         plain, _ = planned(mechanism, options, shape)
-        assert made.weighted_rmse == pytest.approx(plain.weighted_rmse / 2, rel=SLACK)
-        assert made.max_variance == pytest.approx(plain.max_variance / 4, rel=2 * SLACK)
+        assert result.weighted_rmse == pytest.approx(plain.weighted_rmse / 2, rel=SLACK)
+        assert result.max_variance == pytest.approx(plain.max_variance / 4, rel=2 * SLACK)

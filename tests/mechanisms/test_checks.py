@@ -1,4 +1,4 @@
-"""Every check of plans can fail: on plans that release something else, and on planted bugs."""
+"""Checks of plans fail on altered plans and on planted bugs."""
 
 import dataclasses
 import sys
@@ -17,90 +17,89 @@ from tests.mechanisms import requests
 from tests.mechanisms.checks import check_certificate, check_optimal, check_privacy, check_tight, check_variances
 from tests.mechanisms.requests import SETTINGS, check_request_of, optimum_of, planned, planned_once, rows_of
 
-pytestmark = pytest.mark.usefixtures("toy_is_known", "few_levels")
+pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
 
-def with_blocks(made, blocks):
-    """A plan that says what it said before but releases other blocks."""
+def with_blocks(result, blocks):
+    """Copy of a plan with other blocks but the cached figures of the original."""
     for name in ("rmse", "weighted_rmse", "max_variance", "pcost", "certificate"):
-        getattr(made, name)
-    liar = object.__new__(Plan)
-    for i in range(len(made.workload.groups)):
-        made.variances(i)
-    liar.__dict__.update(made.__dict__)
-    object.__setattr__(liar, "blocks", blocks)
-    return liar
+        getattr(result, name)
+    altered = object.__new__(Plan)
+    for i in range(len(result.workload.groups)):
+        result.variances(i)
+    altered.__dict__.update(result.__dict__)
+    object.__setattr__(altered, "blocks", blocks)
+    return altered
 
 
-def changed(made, space, **changes):
-    return with_blocks(made, {**made.blocks, space: dataclasses.replace(made.blocks[space], **changes)})
+def with_changed_block(result, space, **changes):
+    return with_blocks(result, {**result.blocks, space: dataclasses.replace(result.blocks[space], **changes)})
 
 
-def less_noise(made):
-    return changed(made, ("a", "b"), noise=made.blocks[("a", "b")].noise * 0.999)
+def less_noise(result):
+    return with_changed_block(result, ("a", "b"), noise=result.blocks[("a", "b")].noise * 0.999)
 
 
-def more_noise(made):
-    return changed(made, ("b",), noise=made.blocks[("b",)].noise * 1.001)
+def more_noise(result):
+    return with_changed_block(result, ("b",), noise=result.blocks[("b",)].noise * 1.001)
 
 
-def forgotten_block(made):
-    return with_blocks(made, {s: b for s, b in made.blocks.items() if s != ("a",)})
+def missing_block(result):
+    return with_blocks(result, {s: b for s, b in result.blocks.items() if s != ("a",)})
 
 
-def released_twice(made):
-    twice = [
-        (axes, dataclasses.replace(s, rows=np.concatenate([s.rows] * 2))) for axes, s in made.blocks[("a",)].factors
+def repeated_rows(result):
+    repeated = [
+        (axes, dataclasses.replace(s, rows=np.concatenate([s.rows] * 2))) for axes, s in result.blocks[("a",)].factors
     ]
-    return changed(made, ("a",), factors=tuple(twice))
+    return with_changed_block(result, ("a",), factors=tuple(repeated))
 
 
-def swapped_noise(made):
-    a, b = made.blocks[("a",)], made.blocks[("b",)]
+def swapped_noise(result):
+    a, b = result.blocks[("a",)], result.blocks[("b",)]
     return with_blocks(
-        made,
-        {**made.blocks, ("a",): dataclasses.replace(a, noise=b.noise), ("b",): dataclasses.replace(b, noise=a.noise)},
+        result,
+        {**result.blocks, ("a",): dataclasses.replace(a, noise=b.noise), ("b",): dataclasses.replace(b, noise=a.noise)},
     )
 
 
-def swapped_strategies(made):
-    """Strategies kept by size: the two attributes of five cells get each other's."""
-    a, b = made.blocks[("a",)], made.blocks[("b",)]
+def swapped_strategies(result):
+    """Exchange the strategies of the two attributes with five cells."""
+    a, b = result.blocks[("a",)], result.blocks[("b",)]
     return with_blocks(
-        made,
+        result,
         {
-            **made.blocks,
+            **result.blocks,
             ("a",): dataclasses.replace(a, factors=b.factors),
             ("b",): dataclasses.replace(b, factors=a.factors),
         },
     )
 
 
-def swapped_axes(made):
-    turned = tuple((tuple(1 - axis for axis in axes), s) for axes, s in made.blocks[("a", "b")].factors)
-    return changed(made, ("a", "b"), factors=turned)
+def swapped_axes(result):
+    reversed_axes = tuple((tuple(1 - axis for axis in axes), s) for axes, s in result.blocks[("a", "b")].factors)
+    return with_changed_block(result, ("a", "b"), factors=reversed_axes)
 
 
-def scaled_rows(made):
-    (axes, s), *more = made.blocks[("a",)].factors
-    return changed(made, ("a",), factors=((axes, dataclasses.replace(s, rows=s.rows * 1.01)), *more))
+def scaled_rows(result):
+    (axes, s), *more = result.blocks[("a",)].factors
+    return with_changed_block(result, ("a",), factors=((axes, dataclasses.replace(s, rows=s.rows * 1.01)), *more))
 
 
-def check_claims(made, rows, best=None):
-    """The checks that every plan of the suite passes."""
-    explicit = oracles.explicit(made)
-    check_privacy(made, explicit)
-    check_tight(made, explicit)
-    check_variances(made, explicit, rows)
+def check_plan(result, rows, best=None):
+    explicit = oracles.explicit(result)
+    check_privacy(result, explicit)
+    check_tight(result, explicit)
+    check_variances(result, explicit, rows)
     if best is not None:
-        check_optimal(made, best)
+        check_optimal(result, best)
 
 
-LIES = [
+ALTERATIONS = [
     less_noise,
     more_noise,
-    forgotten_block,
-    released_twice,
+    missing_block,
+    repeated_rows,
     swapped_noise,
     swapped_strategies,
     swapped_axes,
@@ -108,31 +107,32 @@ LIES = [
 ]
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_a_plan_that_releases_something_else_is_caught(lie):
-    made, _ = planned("querysmasher", {}, "same_size")
-    check_claims(made, rows_of("same_size"), optimum_of("same_size"))
-    liar = lie(made)
+@pytest.mark.parametrize("alter", ALTERATIONS)
+def test_checks_plan_with_changed_blocks_fail(alter):
+    result, _ = planned("querysmasher", {}, "same_size")
+    check_plan(result, rows_of("same_size"), optimum_of("same_size"))
+    altered = alter(result)
     with pytest.raises(AssertionError):
-        check_claims(liar, rows_of("same_size"))
+        check_plan(altered, rows_of("same_size"))
 
 
-def test_a_plan_for_other_weights_or_with_swapped_strategies_is_not_called_optimal():
+def test_checks_suboptimal_plan_or_bound_fail():
     best = optimum_of("same_size")
-    made, _ = planned("querysmasher", {}, "same_size")
-    check_optimal(made, best)
-    swapped = dataclasses.replace(made, blocks=swapped_strategies(made).blocks)  # consistent and private, but worse
+    result, _ = planned("querysmasher", {}, "same_size")
+    check_optimal(result, best)
+    # consistent and private, but worse
+    swapped = dataclasses.replace(result, blocks=swapped_strategies(result).blocks)
     check_variances(swapped, oracles.explicit(swapped), rows_of("same_size"))
     with pytest.raises(AssertionError):
         check_optimal(swapped, best)
-    boast = dataclasses.replace(made, bound=made.bound * 1.001)
+    overstated = dataclasses.replace(result, bound=result.bound * 1.001)
     with pytest.raises(AssertionError):
-        check_certificate(boast, best)
+        check_certificate(overstated, best)
 
 
 def _half_norm(monkeypatch):
-    honest = Strategy.column_norm.func
-    monkeypatch.setattr(Strategy, "column_norm", property(lambda self: honest(self) / 2))
+    original = Strategy.column_norm.func
+    monkeypatch.setattr(Strategy, "column_norm", property(lambda self: original(self) / 2))
 
 
 def _mean_norm(monkeypatch):
@@ -141,36 +141,36 @@ def _mean_norm(monkeypatch):
 
 
 def _one_norm_only(monkeypatch):
-    """The cost of the costliest block in place of the sum over blocks."""
-    dearest = lambda blocks, records: max(b.pcost(records) for b in blocks.values())  # noqa: E731
+    """Replace the sum over blocks by the largest block."""
+    largest_pcost = lambda blocks, records: max(b.pcost(records) for b in blocks.values())  # noqa: E731
     for module in ("engine.plans.blocks", "engine.plans.replace_one"):
-        monkeypatch.setattr(sys.modules[module], "total_pcost", dearest)
+        monkeypatch.setattr(sys.modules[module], "total_pcost", largest_pcost)
 
 
 def _wrong_sums(monkeypatch):
-    honest = Intervals.dot
-    monkeypatch.setattr(Intervals, "dot", lambda self, sizes, table: honest(self, sizes, table) * 1.001)
+    original = Intervals.dot
+    monkeypatch.setattr(Intervals, "dot", lambda self, sizes, table: original(self, sizes, table) * 1.001)
 
 
 def _wrong_quadratic(monkeypatch):
-    honest = Intervals.quadratic
-    monkeypatch.setattr(Intervals, "quadratic", lambda self, sizes, matrix: honest(self, sizes, matrix)[::-1])
+    original = Intervals.quadratic
+    monkeypatch.setattr(Intervals, "quadratic", lambda self, sizes, matrix: original(self, sizes, matrix)[::-1])
 
 
 def _wrong_gram(monkeypatch):
-    honest = Intervals.gram
-    monkeypatch.setattr(Intervals, "gram", lambda self, sizes, weights=None: honest(self, sizes)[::-1, ::-1] * 2)
+    original = Intervals.gram
+    monkeypatch.setattr(Intervals, "gram", lambda self, sizes, weights=None: original(self, sizes)[::-1, ::-1] * 2)
 
 
 def _wrong_pinv(monkeypatch):
-    honest = Strategy.__init__
-    monkeypatch.setattr(Strategy, "__init__", lambda self, **k: honest(self, **(k | {"pinv": k["pinv"] * 0.999})))
+    original = Strategy.__init__
+    monkeypatch.setattr(Strategy, "__init__", lambda self, **k: original(self, **(k | {"pinv": k["pinv"] * 0.999})))
 
 
 def _rows_in_wrong_order(monkeypatch):
-    honest = Family.chunks
+    original = Family.chunks
     monkeypatch.setattr(
-        Family, "chunks", lambda self, sizes: ((start, rows[::-1]) for start, rows in honest(self, sizes))
+        Family, "chunks", lambda self, sizes: ((start, rows[::-1]) for start, rows in original(self, sizes))
     )
 
 
@@ -187,18 +187,18 @@ BUGS = [
 
 
 @pytest.mark.parametrize("bug", BUGS)
-def test_planted_bugs_are_caught(bug, monkeypatch):
+def test_checks_planted_bug_fail(bug, monkeypatch):
     workload = Workload(shapes.numeric(4, 4)).add("a", "prefix").add("b", Width(2)).add(("b", "a"), "affine")
     rows, best = oracles.workload_rows(workload), oracles.class_optimum(workload, 1.0)
-    check_claims(plan(workload, Budget(pcost=1.0)), rows, best)
+    check_plan(plan(workload, Budget(pcost=1.0)), rows, best)
     bug(monkeypatch)
-    made = plan(workload, Budget(pcost=1.0), cache=False)
+    result = plan(workload, Budget(pcost=1.0), cache=False)
     with pytest.raises(AssertionError):
-        check_claims(made, rows, best)
+        check_plan(result, rows, best)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_planted_bug_is_caught_in_every_setting(setting, monkeypatch):
+def test_check_request_planted_bug_fails_in_each_setting(setting, monkeypatch):
     monkeypatch.setattr(requests, "planned_once", planned_once.__wrapped__)
     check_request_of("querysmasher", {}, "coupled", setting)
     _half_norm(monkeypatch)

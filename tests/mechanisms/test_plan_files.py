@@ -1,4 +1,4 @@
-"""Plan files that were tampered with are refused, and those of bytes are read."""
+"""Plan files: tampered files are refused, bytes are accepted."""
 
 import json
 
@@ -10,7 +10,7 @@ from engine.mechanisms import load_plan
 from tests.mechanisms.requests import planned
 from tests.plans.tampering import changed
 
-pytestmark = pytest.mark.usefixtures("toy_is_known", "few_levels")
+pytestmark = pytest.mark.usefixtures("toy_is_registered", "few_levels")
 
 
 def _halved(packed):
@@ -23,38 +23,38 @@ def _halved(packed):
 
 TAMPERINGS = {
     "budget": changed("budget", "pcost", value=2.0),
-    "promised cost": changed("solved", "pcost", value=0.5),
-    "promised error": changed("solved", "weighted_rmse", value=lambda v: v * 0.99),
+    "stated cost": changed("solved", "pcost", value=0.5),
+    "stated error": changed("solved", "weighted_rmse", value=lambda v: v * 0.99),
     "hash": changed("solved", "hash", value="0" * 64),
     "weight": changed("workload", "groups", 0, "weight", value=7.0),
     "family": changed("workload", "groups", 0, "family", value="circular"),
     "size": changed("workload", "schema", "attributes", 0, "size", value=5),
     "fewer groups": changed("workload", "groups", value=lambda groups: groups[:-1]),
     "records": changed("max_records", value=5),
-    "mechanism": changed("mechanism", value="unheard of"),
+    "mechanism": changed("mechanism", value="unknown"),
     "option": changed("options", value={"solver": ["optimal"]}),
     "unknown option": changed("options", value={"colour": "red"}),
     "format": changed("format", value="plan/0"),
     "duals": changed("solved", "duals", value=lambda duals: [_halved(d) for d in duals]),
-    "one dual less": changed("solved", "duals", value=lambda duals: duals[:-1]),
-    "one dual more": changed("solved", "duals", value=lambda duals: [*duals, duals[-1]]),
+    "missing dual": changed("solved", "duals", value=lambda duals: duals[:-1]),
+    "repeated dual": changed("solved", "duals", value=lambda duals: [*duals, duals[-1]]),
     "negative dual": changed("solved", "duals", 0, value="AAAAAAAA8L8="),
     "infinite dual": changed("solved", "duals", 0, value="AAAAAAAA8H8="),
-    "dual of no bytes": changed("solved", "duals", 0, value=""),
-    "dual that is no text": changed("solved", "duals", 0, value=[1.0]),
+    "empty dual": changed("solved", "duals", 0, value=""),
+    "dual as number": changed("solved", "duals", 0, value=[1.0]),
 }
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_tampered_plans_are_refused(tampering):
-    made, _ = planned("querysmasher", {}, "mixed_three")
-    document = json.loads(made.to_json())
+def test_load_plan_tampered_file_is_refused(tampering):
+    result, _ = planned("querysmasher", {}, "mixed_three")
+    document = json.loads(result.to_json())
     TAMPERINGS[tampering](document)
-    assert document != json.loads(made.to_json())
+    assert document != json.loads(result.to_json())
     with pytest.raises(EngineError):
         load_plan(json.dumps(document))
 
 
-def test_plan_of_another_version_of_the_same_numbers_is_read_from_bytes_too():
-    made, _ = planned("querysmasher", {}, "nested")
-    assert load_plan(made.to_json().encode()).hash == made.hash
+def test_load_plan_bytes_has_same_hash():
+    result, _ = planned("querysmasher", {}, "nested")
+    assert load_plan(result.to_json().encode()).hash == result.hash

@@ -1,4 +1,4 @@
-"""One mechanism more, for which everything is checked that is checked for those of the engine."""
+"""Additional mechanism that the contract tests run like those of the engine."""
 
 import dataclasses
 import functools
@@ -17,7 +17,7 @@ from engine.residuals.decomposition import assemble, decompose, merge_terms
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResidualIdentity(Mechanism):
-    """Measure every residual space as it stands: a mechanism that nothing in the engine knows about."""
+    """Measure every residual space with equal noise on its cells."""
 
     name = "toy"
     title = "Toy"
@@ -50,7 +50,7 @@ class ResidualIdentity(Mechanism):
             options=self.options(),
             blocks=calibrate(strategies, noises, budget.pcost, self.max_records),
             bound=sum(math.sqrt(b) for b in bounds.values()) ** 2,
-            statement="No strategy that measures the residual spaces on their own beats the singular value bound.",
+            statement="No strategy that measures the residual spaces separately beats the singular value bound.",
             duals=(),
             max_records=self.max_records,
         )

@@ -1,4 +1,4 @@
-"""ResidualPlanner, ResidualPlanner+ and Weighted Fourier Factorizations: the figures of their papers; compare()."""
+"""Published figures of ResidualPlanner and WFF; comparison of mechanisms, labels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def cube(n: int, d: int = 40) -> Schema:
 
 
 def pairs(n: int, family: str) -> Workload:
-    """All 2-way queries of a joint family, with 1-way prefixes."""
+    """All 2-way queries of a joint family and 1-way prefixes."""
     ones, twos = Workload.all_ways(cube(n), (1,), "prefix"), Workload.all_ways(cube(n), (2,), family)
     return Workload(ones.schema, ones.groups + twos.groups)
 
@@ -54,127 +54,128 @@ def demo(name: str) -> Workload:
         (demo("loans"), "wff", 49.721),
     ],
 )
-def test_published_figures(workload: Workload, mechanism: str, rmse: float) -> None:
-    made = plan(workload, Budget(pcost=1.0), mechanism)
-    assert made.rmse == pytest.approx(rmse, rel=2e-4)
-    assert made.certificate.gap >= 0.0
+def test_plan_rmse_matches_published_figure(workload: Workload, mechanism: str, rmse: float) -> None:
+    result = plan(workload, Budget(pcost=1.0), mechanism)
+    assert result.rmse == pytest.approx(rmse, rel=2e-4)
+    assert result.certificate.gap >= 0.0
 
 
-def test_attributes_of_equal_size_keep_their_own_strategies() -> None:
+def test_residualplanner_equal_sizes_have_separate_strategies() -> None:
     schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 6)])
     workload = (
         Workload(schema).add(("a",), "prefix").add(("b",), "range").add(("a", "b"), {"a": "prefix", "b": "range"})
     )
-    made = plan(workload, Budget(pcost=1.0), "residualplanner+")
-    (_, a), (_, b) = (made.blocks[name,].factors[0] for name in "ab")
+    result = plan(workload, Budget(pcost=1.0), "residualplanner+")
+    (_, a), (_, b) = (result.blocks[name,].factors[0] for name in "ab")
     assert abs(a.rows - b.rows).max() > 1e-3
-    (_, first), (_, second) = made.blocks["a", "b"].factors
+    (_, first), (_, second) = result.blocks["a", "b"].factors
     assert first is a
     assert second is b
     chosen = plan(workload, Budget(pcost=1.0), "residualplanner+", base={"b": "prefix"})
-    assert chosen.rmse > made.rmse
+    assert chosen.rmse > result.rmse
     assert load_plan(chosen.to_json()).to_json() == chosen.to_json()
     with pytest.raises(PlanError, match="affine"):
         plan(workload, Budget(pcost=1.0), "residualplanner+", base={"a": "affine"})
 
 
-def test_compare_ranks_every_mechanism_and_gives_reasons() -> None:
+def test_compare_ranks_mechanisms_and_gives_reasons() -> None:
     workload = Workload.all_ways(Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5)]), (1, 2))
-    found = compare(workload, Budget(pcost=2.0), jobs=2)
-    assert list(found.columns) == ["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
-    assert len(found) == sum(len(m.variants) for m in MECHANISMS)
+    table = compare(workload, Budget(pcost=2.0), jobs=2)
+    assert list(table.columns) == ["mechanism", "rmse", "max_std", "gap", "seconds", "peak_mb", "status"]
+    assert len(table) == sum(len(m.variants) for m in MECHANISMS)
     gaussian = {m.name for m in MECHANISMS if "gaussian" in m.laws}
-    served = found["mechanism"].str.split(" ").str[0].isin(gaussian)
-    marginals = found["mechanism"] == "datacube"
-    assert (found["status"][served & ~marginals] == "ok").all()
-    assert found["status"][marginals].str.contains("marginals").all()
-    assert found["status"][~served].str.contains("pure epsilon").all()
-    assert found["rmse"].dropna().is_monotonic_increasing
-    best = found["mechanism"].tolist()
-    # on so few cells HDMM searches the whole domain, and tuned plans measure all spaces together
+    served = table["mechanism"].str.split(" ").str[0].isin(gaussian)
+    marginals = table["mechanism"] == "datacube"
+    assert (table["status"][served & ~marginals] == "ok").all()
+    assert table["status"][marginals].str.contains("marginals").all()
+    assert table["status"][~served].str.contains("pure epsilon").all()
+    assert table["rmse"].dropna().is_monotonic_increasing
+    best = table["mechanism"].tolist()
+    # on so few cells HDMM and tuned plans search the full domain
     assert set(best[:3]) == {"optimum", "hdmm", "querysmasher (centers=tuned)"}
-    assert found.loc[2, "rmse"] == pytest.approx(found.loc[0, "rmse"], rel=1e-4)
-    assert found.loc[0, "gap"] == pytest.approx(0.0, abs=1e-4)  # to a bound for all mechanisms
-    assert (found["gap"].dropna() > 0).all()
-    own = plan(workload, Budget(pcost=2.0))
-    row = found.set_index("mechanism").loc["querysmasher"]
-    assert row["rmse"] == pytest.approx(own.rmse)
-    assert row["max_std"] == pytest.approx(own.max_variance**0.5)
+    assert table.loc[2, "rmse"] == pytest.approx(table.loc[0, "rmse"], rel=1e-4)
+    assert table.loc[0, "gap"] == pytest.approx(0.0, abs=1e-4)
+    assert (table["gap"].dropna() > 0).all()
+    querysmasher = plan(workload, Budget(pcost=2.0))
+    row = table.set_index("mechanism").loc["querysmasher"]
+    assert row["rmse"] == pytest.approx(querysmasher.rmse)
+    assert row["max_std"] == pytest.approx(querysmasher.max_variance**0.5)
     odd = compare(workload, Budget(pcost=2.0), ["wff", "nonsense", ("wff", {"speed": 3})], memory_limit=1e3)
     assert odd["rmse"].isna().all()
     assert odd["status"].str.contains("GB|no mechanism|no option").all()
 
 
 @pytest.mark.parametrize(("n", "printed"), [(20, 62.947), (50, None)])
-def test_half_circles_are_the_optimum_of_their_split_and_beat_cells_on_large_attributes(n: int, printed: float) -> None:
+def test_wff_circle_is_optimal_and_beats_cells(n: int, printed: float) -> None:
     workload = Workload.all_ways(cube(n), (1, 2), "prefix")
-    made = plan(workload, Budget(pcost=1.0), "wff", embedding="circle")
-    assert made.certificate.gap < 1e-5
-    assert made.rmse < 0.96 * (printed or plan(workload, Budget(pcost=1.0), "wff").rmse)
-    turned = plan(Workload.all_ways(cube(n), (1, 2), "suffix"), Budget(pcost=1.0), "wff", embedding="circle")
-    assert turned.rmse == pytest.approx(made.rmse, rel=1e-6)
-    assert load_plan(made.to_json()).rmse == made.rmse
+    result = plan(workload, Budget(pcost=1.0), "wff", embedding="circle")
+    assert result.certificate.gap < 1e-5
+    assert result.rmse < 0.96 * (printed or plan(workload, Budget(pcost=1.0), "wff").rmse)
+    suffixes = plan(Workload.all_ways(cube(n), (1, 2), "suffix"), Budget(pcost=1.0), "wff", embedding="circle")
+    assert suffixes.rmse == pytest.approx(result.rmse, rel=1e-6)
+    assert load_plan(result.to_json()).rmse == result.rmse
 
 
-def test_half_circles_are_never_worse_than_the_circle_of_all_prefixes() -> None:
+def test_wff_circle_is_within_published_variance() -> None:
     m = 7
     windows = np.array([[(j - i) % (2 * m) < m for j in range(2 * m)] for i in range(2 * m)], dtype=float)
     odd = windows - 0.5
     spectrum = np.abs(np.fft.fft(odd[:, 0]))
-    circle = (spectrum.sum() / (2 * m)) ** 2  # variance of the odd part of any window at privacy cost 1
+    # variance of the odd part of any window at privacy cost 1
+    circle = (spectrum.sum() / (2 * m)) ** 2
     published = (0.5 + math.sqrt(circle)) ** 2  # with the best share for half the total
-    made = plan(Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle")
-    assert made.rmse**2 <= published * (1 + 1e-5)
+    result = plan(Workload(cube(m, 1)).add("n0", "prefix"), Budget(pcost=1.0), "wff", embedding="circle")
+    assert result.rmse**2 <= published * (1 + 1e-5)
 
 
-def test_comparisons_keep_what_came_of_a_request_and_return_its_plans() -> None:
+def test_comparison_repeated_request_reuses_plans() -> None:
     workload = Workload.all_ways(Schema([Attribute.of_size("a", 5), Attribute.of_size("b", 4)]), (1, 2))
-    heard: list[str] = []
+    messages: list[str] = []
 
-    def listen(fraction: float, text: str) -> None:
-        heard.append(text)
+    def record(fraction: float, text: str) -> None:
+        messages.append(text)
 
-    first = comparison(workload, Budget(pcost=0.3), ["wff", "identity"], progress=listen)
-    assert heard
-    heard.clear()
-    again = comparison(workload, Budget(pcost=0.3), ["wff", "identity"], progress=listen)
-    assert not heard  # nothing had to run
+    first = comparison(workload, Budget(pcost=0.3), ["wff", "identity"], progress=record)
+    assert messages
+    messages.clear()
+    again = comparison(workload, Budget(pcost=0.3), ["wff", "identity"], progress=record)
+    assert not messages
     pd.testing.assert_frame_equal(first.frame, again.frame)
     for label, text in first.plans.items():
-        made = load_plan(text)
+        loaded = load_plan(text)
         row = first.frame.set_index("mechanism").loc[label]
-        assert made.rmse == pytest.approx(row["rmse"])
-        assert row["gap"] == pytest.approx(made.weighted_rmse / first.bound - 1)
+        assert loaded.rmse == pytest.approx(row["rmse"])
+        assert row["gap"] == pytest.approx(loaded.weighted_rmse / first.bound - 1)
     with pytest.raises(Cancelled):
         comparison(workload, Budget(pcost=0.4), ["wff"], progress=lambda fraction, text: False)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
-def test_every_mechanism_has_words_for_its_users(mechanism: type[Mechanism]) -> None:
+def test_mechanism_has_title_and_meaning(mechanism: type[Mechanism]) -> None:
     assert mechanism.title
     assert mechanism.meaning.endswith(".")
 
 
-def test_labels_name_what_differs_from_the_defaults() -> None:
-    """A plan file records every option, and people look for what tells two rows apart."""
+def test_label_of_omits_default_options() -> None:
+    """Plan files record every option; labels show only the ones that differ."""
     workload = Workload(cube(4, 1)).add("n0", "prefix")
-    made = load_plan(plan(workload, Budget(pcost=1.0), centers="tuned").to_json())
-    assert set(made.options) == {"objective", "centers", "solver", "gap"}
-    assert label_of(made.mechanism, made.options) == "querysmasher (centers=tuned)"
+    loaded = load_plan(plan(workload, Budget(pcost=1.0), centers="tuned").to_json())
+    assert set(loaded.options) == {"objective", "centers", "solver", "gap"}
+    assert label_of(loaded.mechanism, loaded.options) == "querysmasher (centers=tuned)"
     assert label_of("querysmasher", {"centers": "uniform", "gap": 1e-6, "keep": None}) == "querysmasher"
     assert label_of("hdmm", {"restarts": True}) == "hdmm (restarts=True)"
     assert label_of("nonsense", {"objective": "sum"}) == "nonsense (objective=sum)"
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda m: m.name)
-def test_what_is_planned_differently_has_labels_and_titles_of_its_own(mechanism: type[Mechanism]) -> None:
+def test_label_of_different_options_is_unique(mechanism: type[Mechanism]) -> None:
     values: dict[str, tuple[object, ...]] = {
         "objective": ("sum", "max", "lp"),
         "max_records": (10**8, 5),
         **mechanism.choices,
     }
-    own = {"gap": (1e-6, 1e-5, 1e-4, 0.05), "keep": (None, 0.05, {0: 0.05}), "seed": (0, 2), "restarts": (2, 1)}
-    values |= {name: own[name] for name in own if name in {f.name for f in fields(mechanism)}}
+    more_values = {"gap": (1e-6, 1e-5, 1e-4, 0.05), "keep": (None, 0.05, {0: 0.05}), "seed": (0, 2), "restarts": (2, 1)}
+    values |= {name: more_values[name] for name in more_values if name in {f.name for f in fields(mechanism)}}
     choices = [dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())]
     labels = [label_of(mechanism.name, options) for options in choices]
     assert len(set(labels)) == len({title_of(label) for label in labels}) == len(choices)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import engine.mechanisms.hierarchical as search
-import engine.mechanisms.hierarchical as selection
 from engine.errors import LimitExceeded, WorkloadError
 from engine.mechanisms import plan
 from engine.mechanisms.hierarchical import (
@@ -46,7 +45,7 @@ WORKLOADS = {
     "three axes": (workload("prefix", 3, 2, 3), (3, 2, 3)),
     "one cell": (np.array([[2.0]]), (1,)),
     "an axis of one cell": (workload("range", 6, 1), (6, 1)),
-    "nothing asked": (np.zeros((1, 5)), (5,)),
+    "no queries": (np.zeros((1, 5)), (5,)),
     "signed": (random_rows(3, 12), (12,)),
 }
 
@@ -57,21 +56,21 @@ def brute_error(rows, W):
 
 @pytest.mark.parametrize("options", [PUBLISHED, LevelOptions(patience=2, levels=60)], ids=["published", "patient"])
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_error_rows_and_bound(name, options):
+def test_level_selection_matches_explicit_matrices(name, options):
     W, sizes = WORKLOADS[name]
-    found = level_selection(W.T @ W, sizes, options)
-    np.testing.assert_allclose(np.sum(found.rows**2, axis=0), 1, rtol=1e-12)
-    assert found.error == pytest.approx(brute_error(found.rows, W), rel=1e-8)
-    np.testing.assert_allclose(found.rows.T @ found.rows, found.precision, atol=1e-12)
-    np.testing.assert_allclose(found.square_rows.T @ found.square_rows, found.precision, atol=1e-12)
+    strategy = level_selection(W.T @ W, sizes, options)
+    np.testing.assert_allclose(np.sum(strategy.rows**2, axis=0), 1, rtol=1e-12)
+    assert strategy.error == pytest.approx(brute_error(strategy.rows, W), rel=1e-8)
+    np.testing.assert_allclose(strategy.rows.T @ strategy.rows, strategy.precision, atol=1e-12)
+    np.testing.assert_allclose(strategy.square_rows.T @ strategy.square_rows, strategy.precision, atol=1e-12)
     x = np.random.default_rng(0).standard_normal(W.shape[1])
-    np.testing.assert_allclose(np.linalg.lstsq(found.rows, found.rows @ x, rcond=None)[0], x, atol=1e-8)
-    assert found.bound <= found.error * (1 + 1e-9)
-    assert found.error <= np.sum(W**2) * (1 + 1e-9)
+    np.testing.assert_allclose(np.linalg.lstsq(strategy.rows, strategy.rows @ x, rcond=None)[0], x, atol=1e-8)
+    assert strategy.bound <= strategy.error * (1 + 1e-9)
+    assert strategy.error <= np.sum(W**2) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.full) for s in range(6, 20))])
-def test_never_worse_than_single_cells_and_never_better_than_the_optimum(seed):
+def test_level_selection_is_between_optimum_and_identity(seed):
     W = random_rows(seed)
     gram = W.T @ W
     if not gram.any():
@@ -79,15 +78,15 @@ def test_never_worse_than_single_cells_and_never_better_than_the_optimum(seed):
     n = len(gram)
     problem = DualProblem(lift=FullDomain(n), factor=Factor(sizes=(n,), matrix=gram))
     optimum = problem.solution(*problem.maximise(SolverOptions(gap=1e-5)))
-    for found in (level_selection(gram), level_selection(gram, options=PUBLISHED), interval_strategy(gram)):
-        assert found.error <= np.trace(gram) * (1 + 1e-9)
-        assert found.error >= optimum.bound * (1 - 1e-9)
+    for strategy in (level_selection(gram), level_selection(gram, options=PUBLISHED), interval_strategy(gram)):
+        assert strategy.error <= np.trace(gram) * (1 + 1e-9)
+        assert strategy.error >= optimum.bound * (1 - 1e-9)
     assert svd_bound(gram) <= optimum.value * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", ["two axes", "range", "signed"])
-def test_gains_are_those_of_explicit_inverses(name):
-    """Every split that the corners say pays, and its gain, against the error of the explicit precision."""
+def test_level_splits_gains_match_explicit_inverses(name):
+    """Compare best splits and their gains with the errors of explicit precision matrices."""
     W, sizes = WORKLOADS[name]
     gram, cells = W.T @ W, np.arange(W.shape[1]).reshape(sizes)
     rng = np.random.default_rng(1)
@@ -119,20 +118,20 @@ def test_gains_are_those_of_explicit_inverses(name):
     assert cells.size == len(gram)
 
 
-def test_levels_cover_every_cell_once_and_refreshing_changes_nothing(monkeypatch):
+def test_levels_cover_cells_once_and_refresh_is_neutral(monkeypatch):
     W = workload("range", 24)
     gram = W.T @ W
-    found = level_selection(gram, options=LevelOptions(patience=1, levels=40))
-    copies = np.rint(found.weights**2 * found.levels)
-    lengths = found.boxes[:, 1, 0] - found.boxes[:, 0, 0]
-    assert np.dot(copies, lengths) == 24 * found.levels
+    strategy = level_selection(gram, options=LevelOptions(patience=1, levels=40))
+    copies = np.rint(strategy.weights**2 * strategy.levels)
+    lengths = strategy.boxes[:, 1, 0] - strategy.boxes[:, 0, 0]
+    assert np.dot(copies, lengths) == 24 * strategy.levels
     monkeypatch.setattr(search, "REFRESH", 1)
     assert level_selection(gram, options=LevelOptions(patience=1, levels=40)).error == pytest.approx(
-        found.error, rel=1e-9
+        strategy.error, rel=1e-9
     )
 
 
-def test_patience_never_hurts_and_limits_hold():
+def test_level_options_patience_and_limits():
     W = workload("range", 32)
     gram = W.T @ W
     plain = level_selection(gram, options=LevelOptions(patience=0))
@@ -151,7 +150,7 @@ def test_patience_never_hurts_and_limits_hold():
     assert seen[-1][1] == pytest.approx(math.sqrt(plain.error / plain.bound) - 1, rel=1e-6)
 
 
-def test_cells_that_every_query_treats_alike_are_merged():
+def test_merge_cells_joins_equal_columns():
     W = np.array([[1.0, 1, 0, 2, 0], [0, 0, 3, 1, 3]])
     labels, gram = merge_cells(W.T @ W)
     np.testing.assert_array_equal(labels, [0, 0, 1, 2, 1])
@@ -161,55 +160,56 @@ def test_cells_that_every_query_treats_alike_are_merged():
 
 
 @pytest.mark.parametrize("sizes", [(4, 3), (3, 1, 5), (6,)])
-def test_separated_error_is_that_of_all_rows_on_the_full_domain(sizes):
+def test_separate_axes_error_matches_full_domain(sizes):
     rows = [workload("prefix", n) for n in sizes]
-    found = separate_axes([W.T @ W for W in rows])
-    assert found.total + sum(found.shares) == pytest.approx(1)
+    strategy = separate_axes([W.T @ W for W in rows])
+    assert strategy.total + sum(strategy.shares) == pytest.approx(1)
 
-    def lifted(axis, own):
+    def lifted(axis, rows):
         out = np.ones((1, 1))
         for i, n in enumerate(sizes):
-            out = np.kron(out, own if i == axis else np.ones((1, n)))
+            out = np.kron(out, rows if i == axis else np.ones((1, n)))
         return out
 
-    A = [math.sqrt(found.total) * np.ones((1, math.prod(sizes)))]
-    A += [math.sqrt(s) * lifted(i, p.rows) for i, (s, p) in enumerate(zip(found.shares, found.parts, strict=True))]
-    W = np.concatenate([lifted(i, own) for i, own in enumerate(rows)])
+    A = [math.sqrt(strategy.total) * np.ones((1, math.prod(sizes)))]
+    A += [
+        math.sqrt(s) * lifted(i, p.rows) for i, (s, p) in enumerate(zip(strategy.shares, strategy.parts, strict=True))
+    ]
+    W = np.concatenate([lifted(i, queries) for i, queries in enumerate(rows)])
     stacked = np.concatenate(A)
     np.testing.assert_allclose(np.sum(stacked**2, axis=0), 1, rtol=1e-9)
-    assert found.error == pytest.approx(np.sum((W @ np.linalg.pinv(stacked)) ** 2), rel=1e-7)
+    assert strategy.error == pytest.approx(np.sum((W @ np.linalg.pinv(stacked)) ** 2), rel=1e-7)
     even = np.array([1.0 / len(sizes)] * len(sizes))
-    assert found.error <= sum(p.error / s for p, s in zip(found.parts, even, strict=True)) * (1 + 1e-6)
+    assert strategy.error <= sum(p.error / s for p, s in zip(strategy.parts, even, strict=True)) * (1 + 1e-6)
 
 
-def test_separation_costs_little_against_the_full_search():
-    """Range queries over two one-way tables: the penalty over a search on the full domain is small."""
+def test_separate_axes_error_is_close_to_full_search():
     n = 6
     one, other = np.kron(workload("range", n), np.ones((1, n))), np.kron(np.ones((1, n)), workload("range", n))
     W = np.concatenate([one, other])
     ranges = workload("range", n)
-    apart = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))
-    assert svd_bound(W.T @ W) <= apart.error * (1 + 1e-9)
-    assert apart.error <= 1.1 * level_selection(W.T @ W, (n, n), LevelOptions(patience=1)).error
+    separated = separate_axes([ranges.T @ ranges] * 2, LevelOptions(patience=1))
+    assert svd_bound(W.T @ W) <= separated.error * (1 + 1e-9)
+    assert separated.error <= 1.1 * level_selection(W.T @ W, (n, n), LevelOptions(patience=1)).error
 
 
 @pytest.mark.parametrize(("n", "groups"), [(1, None), (7, 2), (30, None), (30, 5), (30, 30), (30, 1), (9, 4)])
-def test_generalised_strategies_are_feasible_and_exact(n, groups):
+def test_interval_strategy_matches_explicit_matrices(n, groups):
     W = workload("range", n)
-    found = interval_strategy(W.T @ W, groups)
-    np.testing.assert_allclose(np.sum(found.rows**2, axis=0), 1, rtol=1e-9)
-    assert found.error == pytest.approx(brute_error(found.rows, W), rel=1e-8)
-    assert found.bound * (1 - 1e-9) <= found.error <= np.sum(W**2) * (1 + 1e-9)
+    strategy = interval_strategy(W.T @ W, groups)
+    np.testing.assert_allclose(np.sum(strategy.rows**2, axis=0), 1, rtol=1e-9)
+    assert strategy.error == pytest.approx(brute_error(strategy.rows, W), rel=1e-8)
+    assert strategy.bound * (1 - 1e-9) <= strategy.error <= np.sum(W**2) * (1 + 1e-9)
 
 
-def test_generalisation_costs_little_on_ranges():
+def test_interval_strategy_ranges_is_close_to_level_selection():
     gram = family("range").gram((64,))
     assert interval_strategy(gram).error <= 1.5 * level_selection(gram).error
     assert interval_strategy(gram).error < 0.5 * np.trace(gram)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "call",
     [
         lambda: level_selection(np.ones((2, 3))),
         lambda: level_selection(np.array([[1.0, 2.0], [0.0, 1.0]])),
@@ -220,13 +220,13 @@ def test_generalisation_costs_little_on_ranges():
         lambda: separate_axes([]),
     ],
 )
-def test_what_is_no_workload_is_refused_in_words(wrong):
+def test_level_selection_invalid_workload_is_refused(call):
     with pytest.raises(WorkloadError, match=r"Give|sizes"):
-        wrong()
+        call()
 
 
-def test_too_many_cells_are_refused_before_any_work(monkeypatch):
-    monkeypatch.setattr(selection, "MAX_CELLS", 5)
+def test_level_selection_too_many_cells_is_refused(monkeypatch):
+    monkeypatch.setattr(search, "MAX_CELLS", 5)
     with pytest.raises(LimitExceeded, match="at most 5"):
         level_selection(np.eye(6))
 
@@ -235,7 +235,7 @@ def numeric(*sizes):
     return Schema([Attribute.of_size("abc"[i], n) for i, n in enumerate(sizes)])
 
 
-FORESEEN = {
+FORECAST_WORKLOADS = {
     "ranges": lambda: Workload(numeric(60)).add("a", "range"),
     "prefixes of two": lambda: Workload(numeric(8, 8)).add(("a", "b"), "prefix"),
     "all ways": lambda: Workload.all_ways(numeric(6, 5, 4), (1, 2), "prefix"),
@@ -244,11 +244,11 @@ FORESEEN = {
 }
 
 
-@pytest.mark.parametrize("name", FORESEEN)
-def test_a_forecast_knows_how_often_splits_are_looked_at(monkeypatch, name):
-    """Told by the number of cells alone, a forecast of a tenth of a second took half a minute."""
-    looked, honest = [], search.Level.splits
-    monkeypatch.setattr(search.Level, "splits", lambda *given: looked.append(1) or honest(*given))
-    asked = FORESEEN[name]()
-    plan(asked, Budget(pcost=1.0), "lsa", cache=False)
-    assert 1 / 3 < count_split_evaluations(asked, asked.schema.size) / len(looked) < 3
+@pytest.mark.parametrize("name", FORECAST_WORKLOADS)
+def test_count_split_evaluations_is_close_to_actual(monkeypatch, name):
+    """The number of cells alone would underestimate the time by orders of magnitude."""
+    calls, original = [], search.Level.splits
+    monkeypatch.setattr(search.Level, "splits", lambda *args: calls.append(1) or original(*args))
+    target = FORECAST_WORKLOADS[name]()
+    plan(target, Budget(pcost=1.0), "lsa", cache=False)
+    assert 1 / 3 < count_split_evaluations(target, target.schema.size) / len(calls) < 3

@@ -1,4 +1,4 @@
-"""Classic strategies against their definitions, explicit pseudo-inverses and explicit marginals."""
+"""Hierarchical strategies and data cubes against explicit matrices."""
 
 import itertools
 import math
@@ -36,7 +36,7 @@ STRATEGIES = {
 
 
 def brute_error(rows, W, noise):
-    """Sum of the variances of the workload when every strategy row has noise of the size of the sensitivity."""
+    """Sum of the query variances with noise proportional to the sensitivity."""
     columns = rows.T.tolist()
     norms = [sum(abs(v) for v in c) if noise == "laplace" else math.sqrt(sum(v * v for v in c)) for c in columns]
     return max(norms) ** 2 * np.sum((W @ np.linalg.pinv(rows)) ** 2)
@@ -44,7 +44,7 @@ def brute_error(rows, W, noise):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_table_comes_back_exactly(name, n):
+def test_strategy_least_squares_recovers_table(name, n):
     rows = STRATEGIES[name](n)
     x = np.random.default_rng(n).standard_normal(rows.shape[1])
     np.testing.assert_allclose(np.linalg.lstsq(rows, rows @ x, rcond=None)[0], x, atol=1e-9)
@@ -53,14 +53,14 @@ def test_every_table_comes_back_exactly(name, n):
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 @pytest.mark.parametrize("n", [1, 5, 12])
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_error_is_that_of_the_pseudo_inverse(name, n, noise):
+def test_error_matches_pseudo_inverse(name, n, noise):
     rows = STRATEGIES[name](n)
     W = np.random.default_rng(n).integers(-1, 3, (7, rows.shape[1])).astype(float)
     assert error(rows, W.T @ W, noise) == pytest.approx(brute_error(rows, W, noise), rel=1e-9)
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_column_norms_are_the_known_ones(n):
+def test_sensitivity_matches_published_column_norms(n):
     depth = math.ceil(math.log2(n)) if n > 1 else 0
     for rows in (hierarchy(n), wavelet(n)):
         assert sensitivity(rows, "laplace") == depth + 1
@@ -74,7 +74,7 @@ def test_column_norms_are_the_known_ones(n):
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("branching", [2, 3, 4])
-def test_a_tree_is_the_total_its_parts_and_the_cells(n, branching):
+def test_hierarchy_rows_form_balanced_tree(n, branching):
     rows = hierarchy(n, branching)
     runs = {tuple(np.flatnonzero(row)) for row in rows}
     assert len(runs) == len(rows)
@@ -90,15 +90,15 @@ def test_a_tree_is_the_total_its_parts_and_the_cells(n, branching):
     assert len(hierarchy(n, branching, root=False)) == max(len(rows) - 1, 1)
 
 
-def test_a_wavelet_has_orthogonal_rows_when_n_is_a_power_of_two():
+def test_wavelet_power_of_two_has_orthogonal_rows():
     rows = wavelet(16)
     np.testing.assert_allclose(rows @ rows.T, np.diag(np.sum(rows**2, axis=1)), atol=1e-12)
 
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 @pytest.mark.parametrize("n", [64, 216, 256])
-def test_the_branching_factor_is_no_worse_than_others(n, noise):
-    """On sizes that are full trees of many factors, the chosen tree is close to the best of all full trees."""
+def test_branching_factor_is_close_to_best(n, noise):
+    """On sizes with several full trees, compare the chosen tree with all of them."""
     gram = family("range").gram((n,))
     full = [b for b in range(2, n + 1) if any(b**h == n for h in range(1, 10))]
     errors = {b: error(hierarchy(n, b, root=False), gram, noise) for b in full}
@@ -110,7 +110,7 @@ def test_the_branching_factor_is_no_worse_than_others(n, noise):
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
-def test_greedy_is_never_worse_than_its_published_rule(seed, noise):
+def test_greedy_hierarchy_is_not_worse_than_published_rule(seed, noise):
     rng = np.random.default_rng(seed)
     W = rng.integers(0, 2, (9, int(rng.integers(2, 20)))).astype(float)
     gram = W.T @ W
@@ -131,7 +131,7 @@ def explicit_marginals(sizes, sets):
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 @pytest.mark.parametrize(
-    ("asked", "measured"),
+    ("requested", "measured"),
     [
         ([(0,), (1,), (2,)], [(0, 1), (1, 2)]),
         ([(), (0,), (0, 1), (0, 1, 2)], [(0, 1, 2)]),
@@ -139,36 +139,36 @@ def explicit_marginals(sizes, sets):
         ([()], [(1,)]),
     ],
 )
-def test_the_error_of_marginals_is_that_of_explicit_rows(asked, measured, noise):
+def test_marginals_error_matches_explicit_rows(requested, measured, noise):
     sizes = (2, 3, 4)
-    A, W = explicit_marginals(sizes, measured), explicit_marginals(sizes, asked)
-    assert marginals_error(sizes, asked, measured, noise) == pytest.approx(brute_error(A, W, noise), rel=1e-9)
+    A, W = explicit_marginals(sizes, measured), explicit_marginals(sizes, requested)
+    assert marginals_error(sizes, requested, measured, noise) == pytest.approx(brute_error(A, W, noise), rel=1e-9)
 
 
 @pytest.mark.parametrize("noise", ["laplace", "gaussian"])
 @pytest.mark.parametrize("limit", [None, 1, 4, 10_000])
-def test_a_data_cube_covers_what_is_asked(limit, noise):
+def test_data_cube_covers_requested_marginals(limit, noise):
     sizes = (2, 3, 4, 1)
-    asked = [axes for k in range(4) for axes in itertools.combinations(range(4), k)]
-    chosen = data_cube(sizes, asked, noise, limit=limit)
-    for axes in asked:
+    requested = [axes for k in range(4) for axes in itertools.combinations(range(4), k)]
+    chosen = data_cube(sizes, requested, noise, limit=limit)
+    for axes in requested:
         covers = [math.prod(sizes[i] for i in big if i not in axes) for big in chosen if set(axes) <= set(big)]
         assert covers
         assert min(covers) <= (limit or 10_000)
-    assert set(chosen) <= set(asked)
+    assert set(chosen) <= set(requested)
     if limit is None:
-        mine = marginals_error(sizes, asked, chosen, noise)
+        chosen_error = marginals_error(sizes, requested, chosen, noise)
         for one in (1, 2, 4, 6, 24):
-            rival = data_cube(sizes, asked, noise, limit=one)
-            assert mine <= marginals_error(sizes, asked, rival, noise) * (1 + 1e-9)
+            other = data_cube(sizes, requested, noise, limit=one)
+            assert chosen_error <= marginals_error(sizes, requested, other, noise) * (1 + 1e-9)
 
 
-def test_what_is_not_measured_has_no_finite_error():
+def test_marginals_error_unmeasured_marginal_is_infinite():
     assert marginals_error((2, 3), [(0, 1)], [(0,), (1,)], "gaussian") == math.inf
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "call",
     [
         lambda: identity(0),
         lambda: wavelet(2.5),
@@ -179,12 +179,12 @@ def test_what_is_not_measured_has_no_finite_error():
         lambda: data_cube((2, 3), [(2,)]),
     ],
 )
-def test_a_wrong_workload_is_refused_in_words(wrong):
+def test_strategy_invalid_workload_is_refused(call):
     with pytest.raises(WorkloadError, match="Give"):
-        wrong()
+        call()
 
 
-@pytest.mark.parametrize("wrong", [lambda: hierarchy(4, 1), lambda: sensitivity(np.eye(2), "uniform")])
-def test_a_wrong_option_is_refused_in_words(wrong):
+@pytest.mark.parametrize("call", [lambda: hierarchy(4, 1), lambda: sensitivity(np.eye(2), "uniform")])
+def test_strategy_invalid_option_is_refused(call):
     with pytest.raises(PlanError, match=r"Give|Choose"):
-        wrong()
+        call()

@@ -1,4 +1,4 @@
-"""HDMM's searches against explicit matrices on small domains, their gradients, bounds and sensitivities."""
+"""HDMM searches against explicit matrices: errors, gradients, bounds, sensitivities."""
 
 import itertools
 import math
@@ -56,10 +56,10 @@ def full_rows(schema, component):
     sizes, names = [a.size for a in schema.attributes], list(schema.names)
     cells, out = oracles.codes(sizes), np.ones((1, math.prod(sizes)))
     for axes, strategy in component.factors:
-        own = np.zeros(len(cells), dtype=int)
+        columns_of_cell = np.zeros(len(cells), dtype=int)
         for column in (names.index(component.attributes[a]) for a in axes):
-            own = own * sizes[column] + cells[:, column]
-        out = np.array([a * b for a in out for b in strategy.rows[:, own]])
+            columns_of_cell = columns_of_cell * sizes[column] + cells[:, column]
+        out = np.array([a * b for a in out for b in strategy.rows[:, columns_of_cell]])
     return out
 
 
@@ -68,7 +68,7 @@ def noise_std(noise, share):
 
 
 def variances(rows, std, queries):
-    """Variance of every query by least squares from rows with noise of the given deviations; rows must support them."""
+    """Least-squares variances of queries from rows with noise of standard deviation ``std``."""
     whitened = rows / np.asarray(std)[:, None]
     pinv = np.linalg.pinv(whitened, rcond=1e-9)
     assert np.abs(queries @ pinv @ whitened - queries).max() < 1e-6
@@ -76,19 +76,19 @@ def variances(rows, std, queries):
 
 
 def brute_force(workload, strategy):
-    """Weighted squared error of a strategy on explicit matrices, and its sensitivity at unit budget."""
+    """Weighted squared error and sensitivity of a strategy, on explicit matrices."""
     W, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
     rows = [full_rows(workload.schema, c) for c in strategy.components]
     std = [noise_std(strategy.noise, c.share) for c in strategy.components]
     total = 0.0
     for k in weighted_groups(workload):
         if strategy.marginals is not None:
-            own, own_std = np.concatenate(rows), np.repeat(std, [len(r) for r in rows])
+            measured, measured_std = np.concatenate(rows), np.repeat(std, [len(r) for r in rows])
         else:
             (c,) = [i for i, component in enumerate(strategy.components) if k in component.groups]
-            own, own_std = rows[c], np.full(len(rows[c]), std[c])
-        asked = weights[k] > 0
-        total += float(weights[k][asked] @ variances(own, own_std, W[k][asked]))
+            measured, measured_std = rows[c], np.full(len(rows[c]), std[c])
+        positive = weights[k] > 0
+        total += float(weights[k][positive] @ variances(measured, measured_std, W[k][positive]))
     stacked = np.concatenate([r / s for r, s in zip(rows, std, strict=True)])
     if strategy.noise == "gaussian":
         return total, float(np.max(np.sum(stacked**2, axis=0)))
@@ -96,35 +96,35 @@ def brute_force(workload, strategy):
 
 
 def every_pair():
-    """Shapes and operators with one noise each, which takes turns with both; the other noise in full runs alone."""
+    """Every shape and operator with one noise law; the other law only in full runs."""
     for (s, shape), (o, operator), (n, noise) in itertools.product(*map(enumerate, (SMALL, OPERATORS, NOISES))):
         yield pytest.param(shape, operator, noise, marks=[pytest.mark.full] if (s + o + n) % 2 else [])
 
 
 @pytest.mark.parametrize(("shape", "operator", "noise"), list(every_pair()))
-def test_the_error_is_that_of_the_explicit_mechanism_at_unit_budget(shape, operator, noise):
+def test_best_of_error_and_cost_match_explicit_matrices(shape, operator, noise):
     workload = shapes.SHAPES[shape]()
-    found = best_of(workload, noise, operators=(operator,), restarts=1, gap=1e-3).best
-    error, cost = brute_force(workload, found)
-    assert found.squared_error == pytest.approx(error, rel=1e-6)
+    strategy = best_of(workload, noise, operators=(operator,), restarts=1, gap=1e-3).best
+    error, cost = brute_force(workload, strategy)
+    assert strategy.squared_error == pytest.approx(error, rel=1e-6)
     assert cost == pytest.approx(1.0, rel=1e-9)
-    if found.bound is not None:
-        assert found.bound <= error * (1 + 1e-9)
+    if strategy.bound is not None:
+        assert strategy.bound <= error * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_every_factor_has_sensitivity_one_and_shares_add_up(noise):
+def test_best_of_factors_have_unit_sensitivity(noise):
     workload = Workload.all_ways(numeric(3, 4, 5), (1, 2), "prefix")
     for operator in OPERATORS:
-        found = best_of(workload, noise, operators=(operator,), restarts=1).best
-        assert sum(c.share for c in found.components) == pytest.approx(1.0, rel=1e-12)
-        for _, strategy in itertools.chain.from_iterable(c.factors for c in found.components):
+        best = best_of(workload, noise, operators=(operator,), restarts=1).best
+        assert sum(c.share for c in best.components) == pytest.approx(1.0, rel=1e-12)
+        for _, strategy in itertools.chain.from_iterable(c.factors for c in best.components):
             norms = np.linalg.norm(strategy.rows, ord=2 if noise == "gaussian" else 1, axis=0)
             assert norms.max() == pytest.approx(1.0, rel=1e-12)
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_equal_seeds_give_equal_strategies(noise):
+def test_best_of_equal_seeds_give_equal_strategies(noise):
     workload = Workload.all_ways(numeric(4, 5), (1, 2), "prefix")
     one, two = (best_of(workload, noise, restarts=2, seed=5).best for _ in range(2))
     assert one.operator == two.operator
@@ -134,29 +134,29 @@ def test_equal_seeds_give_equal_strategies(noise):
 
 
 @pytest.mark.parametrize("rows", [Prefix().rows((9,)), Range().rows((8,)), Random(count=5, seed=3).rows((3, 3))])
-def test_the_gaussian_strategy_reaches_the_oracle_optimum(rows):
+def test_gaussian_strategy_reaches_optimum(rows):
     gram = rows.T @ rows
-    found = gaussian_strategy(gram)
+    solution = gaussian_strategy(gram)
     low, high = oracles.optimum(gram)
-    assert found.value == pytest.approx(math.sqrt(low * high), rel=1e-5)
-    assert svd_bound(gram) <= found.bound * (1 + 1e-9) <= found.value * (1 + 2e-9)
-    assert float(np.sum(found.strategy.covariance * gram)) == pytest.approx(found.value, rel=1e-9)
-    assert np.allclose(rows @ found.strategy.pinv @ found.strategy.rows, rows, atol=1e-6)
+    assert solution.value == pytest.approx(math.sqrt(low * high), rel=1e-5)
+    assert svd_bound(gram) <= solution.bound * (1 + 1e-9) <= solution.value * (1 + 2e-9)
+    assert float(np.sum(solution.strategy.covariance * gram)) == pytest.approx(solution.value, rel=1e-9)
+    assert np.allclose(rows @ solution.strategy.pinv @ solution.strategy.rows, rows, atol=1e-6)
 
 
 @pytest.mark.parametrize("p", [1, 3])
-def test_the_p_identity_error_and_its_gradient(p):
+def test_p_identity_error_and_gradient_match_numerical_ones(p):
     rng = np.random.default_rng(4)
     gram, theta = Range().gram((6,)) + 0.1 * np.eye(6), rng.random((p, 6))
     A = p_identity_rows(theta)
     assert np.allclose(np.abs(A).sum(axis=0), 1.0)
     error, gradient = p_identity_error(theta, gram)
     assert error == pytest.approx(float(np.trace(np.linalg.inv(A.T @ A) @ gram)), rel=1e-9)
-    numbers = scipy.optimize.approx_fprime(theta.ravel(), lambda x: p_identity_error(x.reshape(p, 6), gram)[0], 1e-7)
-    assert np.allclose(gradient.ravel(), numbers, rtol=1e-4, atol=1e-4)
+    numerical = scipy.optimize.approx_fprime(theta.ravel(), lambda x: p_identity_error(x.reshape(p, 6), gram)[0], 1e-7)
+    assert np.allclose(gradient.ravel(), numerical, rtol=1e-4, atol=1e-4)
 
 
-def test_p_identity_strategies_beat_the_identity_and_keep_the_best_start():
+def test_p_identity_more_restarts_do_not_raise_error():
     gram = Prefix().gram((32,))
     one, many = (p_identity_strategy(gram, restarts=r, seed=1) for r in (1, 4))
     assert many.error <= one.error < 0.7 * float(np.trace(gram))
@@ -166,27 +166,27 @@ def test_p_identity_strategies_beat_the_identity_and_keep_the_best_start():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_the_gradient_of_marginal_strategies(noise):
+def test_marginal_objective_gradient_matches_finite_differences(noise):
     sizes = {"a": 3, "b": 2, "c": 4}
     sets = [s for k in range(4) for s in itertools.combinations(sizes, k)]
     lattice, rng = Lattice(sizes, sets), np.random.default_rng(0)
     traces, theta = rng.random(8) * (np.arange(8) < 7), rng.random(8) + 0.1
     gradient = marginal_objective(theta, lattice, traces, noise)[1]
-    numbers = scipy.optimize.approx_fprime(theta, lambda x: marginal_objective(x, lattice, traces, noise)[0], 1e-7)
-    assert np.allclose(gradient, numbers, atol=1e-5)
+    numerical = scipy.optimize.approx_fprime(theta, lambda x: marginal_objective(x, lattice, traces, noise)[0], 1e-7)
+    assert np.allclose(gradient, numerical, atol=1e-5)
 
 
-def test_precisions_are_eigenvalues_of_the_explicit_strategy():
+def test_lattice_precision_equals_eigenvalues_of_strategy():
     sizes = {"a": 3, "b": 2, "c": 4}
     sets = [s for k in range(4) for s in itertools.combinations(sizes, k)]
     v = np.random.default_rng(1).random(8)
     names, N = list(sizes), 24
     M = np.zeros((N, N))
     for s, share in zip(sets, v, strict=True):
-        own = np.ones((1, 1))
+        marginal_gram = np.ones((1, 1))
         for name, n in sizes.items():
-            own = np.kron(own, np.eye(n) if name in s else np.ones((n, n)))
-        M += share * own
+            marginal_gram = np.kron(marginal_gram, np.eye(n) if name in s else np.ones((n, n)))
+        M += share * marginal_gram
     closed = Lattice(sizes | {"d": 5}, sets)  # not all subsets of four: the sparse form
     for lattice in (Lattice(sizes, sets), closed):
         for s, f in zip(lattice.sets, lattice.precision(v), strict=True):
@@ -202,7 +202,7 @@ def _lattice(workload):
     return lattice, np.array([traces.get(s, 0.0) for s in lattice.sets])
 
 
-def test_the_closed_forms_of_marginal_workloads():
+def test_closed_form_reaches_svd_bound():
     workload = Workload.all_ways(numeric(3, 4, 2), (0, 1, 2, 3), "marginal")
     lattice, traces = _lattice(workload)
     gram = oracles.weighted_gram(workload)
@@ -213,24 +213,24 @@ def test_the_closed_forms_of_marginal_workloads():
     assert marginal_strategy(workload).squared_error == pytest.approx(svd_bound(gram), rel=1e-9)
 
 
-def test_the_bound_of_gaussian_marginals_is_tight_where_no_closed_form_exists():
+def test_marginal_strategy_without_closed_form_has_tight_bound():
     workload = Workload.all_ways(numeric(3, 3, 3, 3, 3), 2, "marginal").add("a", "prefix", weight=0.5)
     assert closed_form(*_lattice(workload)) is None
-    found = marginal_strategy(workload)
-    assert found.bound <= found.squared_error <= found.bound * (1 + 1e-4)
-    assert marginal_svd_bound(*_lattice(workload)) < found.squared_error
+    strategy = marginal_strategy(workload)
+    assert strategy.bound <= strategy.squared_error <= strategy.bound * (1 + 1e-4)
+    assert marginal_svd_bound(*_lattice(workload)) < strategy.squared_error
 
 
-def test_many_attributes_measure_subsets_of_what_is_asked():
+def test_marginal_strategy_many_attributes_measures_subsets_of_queries():
     workload = Workload.all_ways(numeric(*[3] * 8), 2, "marginal")
     wide = Workload.all_ways(Schema([Attribute.of_size(f"x{i}", 3) for i in range(16)]), 2, "marginal")
     assert len(lattice_of(workload, list(residual_traces(workload))).sets) == 2**8
-    found = marginal_strategy(wide)
-    assert max(len(s) for s in found.shares) == 2
-    assert found.bound <= found.squared_error <= found.bound * (1 + 1e-4)
+    strategy = marginal_strategy(wide)
+    assert max(len(s) for s in strategy.shares) == 2
+    assert strategy.bound <= strategy.squared_error <= strategy.bound * (1 + 1e-4)
 
 
-def test_the_svd_bound_multiplies_over_factors():
+def test_svd_bound_is_multiplicative_over_factors():
     G, H = Prefix().gram((4,)), Range().gram((3,))
     singular = np.linalg.svd(np.kron(Prefix().rows((4,)), Range().rows((3,))), compute_uv=False)
     assert svd_bound(G, H) == pytest.approx(float(singular.sum()) ** 2 / 12, rel=1e-9)
@@ -247,92 +247,96 @@ def test_budget_shares_are_optimal(noise, power):
         assert float(np.sum(errors / (other / other.sum()) ** power)) >= value * (1 - 1e-12)
 
 
-def test_a_product_workload_has_a_product_optimum():
+def test_best_of_product_workload_kron_reaches_full_optimum():
     workload = Workload(numeric(4, 5)).add(("a", "b"), {"a": "prefix", "b": "range"})
     kron = best_of(workload, operators=("OPT_kron",), gap=1e-7).best
-    whole = best_of(workload, operators=("OPT_0",), gap=1e-7).best
-    assert kron.squared_error == pytest.approx(whole.squared_error, rel=1e-5)
+    full = best_of(workload, operators=("OPT_0",), gap=1e-7).best
+    assert kron.squared_error == pytest.approx(full.squared_error, rel=1e-5)
 
 
-def test_the_published_example_of_two_prefixes():
+def test_best_of_two_prefixes_reaches_published_errors():
     workload = Workload(numeric(100, 100)).add("a", "prefix").add("b", "prefix")
-    found = best_of(workload, "laplace", operators=("OPT_kron", "OPT_plus"), restarts=1)
-    published = {"OPT_kron": 33385.0, "OPT_plus": 14252.0}  # squared errors for noise of variance 1, example 15
+    search = best_of(workload, "laplace", operators=("OPT_kron", "OPT_plus"), restarts=1)
+    # squared errors for noise of variance 1, example 15 of the paper
+    published = {"OPT_kron": 33385.0, "OPT_plus": 14252.0}
     for operator, printed in published.items():
-        assert found.errors[operator] / 2 <= 1.05 * printed
-    assert found.best.operator.startswith("OPT_plus")
+        assert search.errors[operator] / 2 <= 1.05 * printed
+    assert search.best.operator.startswith("OPT_plus")
 
 
-def test_all_pairs_of_a_small_domain_reach_the_published_errors():
+def test_best_of_all_pairs_reaches_published_errors():
     workload = Workload.all_ways(numeric(2, 5, 50, 100), 2, "marginal")
-    found = best_of(workload, "laplace", restarts=2)
-    for operator, printed in {"OPT_kron": 213_270, "OPT_plus": 85_070, "OPT_marginals": 62_886}.items():  # table 3
-        assert found.errors[operator] / 2 <= 1.001 * printed
-    assert found.best.operator.startswith("OPT_marginals")
+    search = best_of(workload, "laplace", restarts=2)
+    # table 3 of the paper
+    for operator, printed in {"OPT_kron": 213_270, "OPT_plus": 85_070, "OPT_marginals": 62_886}.items():
+        assert search.errors[operator] / 2 <= 1.001 * printed
+    assert search.best.operator.startswith("OPT_marginals")
 
 
-def test_merging_never_raises_the_error():
+def test_merge_clusters_lowers_error():
     workload = Workload.all_ways(numeric(2, 3, 4), (1, 2), "prefix")
     builder, solver = GramBuilder(workload), KroneckerSolver("laplace")
-    apart = plus_strategy(builder, by_sets(workload), solver, "apart")
+    separate = plus_strategy(builder, by_sets(workload), solver, "separate")
     together = plus_strategy(builder, merge_clusters(builder, by_sets(workload), solver), solver, "together")
-    assert together.squared_error < apart.squared_error
+    assert together.squared_error < separate.squared_error
     assert sorted(k for c in together.components for k in c.groups) == list(range(6))
 
 
 @pytest.mark.parametrize("sizes", [(3, 4), (2, 9), (3, 4, 6)])
-def test_a_forecast_counts_the_problems_that_the_search_solves(monkeypatch, sizes):
-    asked = Workload.all_ways(numeric(*sizes), (1, 2))
-    found, real = {}, KroneckerSolver.solve
+def test_planned_problems_match_solved_problems(monkeypatch, sizes):
+    workload = Workload.all_ways(numeric(*sizes), (1, 2))
+    solved_problems, real = {}, KroneckerSolver.solve
 
     def solve(self, problem):
-        found[problem.key] = problem
+        solved_problems[problem.key] = problem
         return real(self, problem)
 
     monkeypatch.setattr(KroneckerSolver, "solve", solve)
-    best_of(asked, operators=("OPT_kron", "OPT_plus"))
-    # the cells of the units of every problem, whatever attributes it has, and whether its units do not meet
-    foretold, solved = (
-        Counter((tuple(len(unit[0].matrix) for unit in p.grams), all(len(unit) == 1 for unit in p.grams)) for p in own)
-        for own in (planned_problems(asked), found.values())
+    best_of(workload, operators=("OPT_kron", "OPT_plus"))
+    # problems are counted by the cells of their units and by whether the units are disjoint
+    planned, solved = (
+        Counter(
+            (tuple(len(unit[0].matrix) for unit in p.grams), all(len(unit) == 1 for unit in p.grams)) for p in problems
+        )
+        for problems in (planned_problems(workload), solved_problems.values())
     )
-    # merging goes its own way after the first clusters that it merges
-    assert (foretold & solved).total() >= 0.7 * max(foretold.total(), solved.total())
-    assert foretold == solved or len(sizes) > 2
+    # the forecast does not follow the merges after the first ones
+    assert (planned & solved).total() >= 0.7 * max(planned.total(), solved.total())
+    assert planned == solved or len(sizes) > 2
 
 
-def test_clusters_cover_every_weighted_group_once():
+def test_clusters_cover_each_weighted_group_once():
     workload = shapes.SHAPES["zero_weight_uncovered"]()
     for clusters in (by_sets(workload), by_maximal_sets(workload)):
         assert sorted(k for c in clusters for k in c) == list(weighted_groups(workload))
 
 
-def test_a_unit_too_large_says_why():
+def test_best_of_large_unit_is_refused_with_size():
     workload = Workload(numeric(60, 60)).add(("a", "b"), "affine")
     with pytest.raises(NotApplicable, match="60 x 60 = 3,600 cells"):
         best_of(workload, operators=("OPT_kron",))
-    found = best_of(workload)
-    assert set(found.refused) == {"OPT_0", "OPT_kron", "OPT_plus"}
-    assert found.best.marginals is not None
+    search = best_of(workload)
+    assert set(search.refused) == {"OPT_0", "OPT_kron", "OPT_plus"}
+    assert search.best.marginals is not None
 
 
 @pytest.mark.parametrize("bad", [{"noise": "uniform"}, {"operators": ("OPT_9",)}, {"operators": ()}])
-def test_unknown_requests_are_refused(bad):
+def test_best_of_unknown_option_is_refused(bad):
     with pytest.raises(PlanError, match="Choose"):
         best_of(Workload(numeric(3)).add("a"), **bad)
 
 
-def test_groups_of_zeros_are_seen_as_nothing():
+def test_weighted_groups_zero_queries_are_ignored():
     workload = Workload(numeric(2, 3)).add("a").add("b", Custom([[0, 0, 0], [1, 0, 0]]), query_weights=[1.0, 0.0])
     assert weighted_groups(workload.add("b", Custom([[0, 0, 0]]))) == (0,)
 
 
-def test_a_workload_without_weight_is_refused():
+def test_best_of_zero_weights_is_refused():
     with pytest.raises(PlanError, match="weight"):
         best_of(Workload(numeric(3)).add("a", weight=0.0))
 
 
-def test_a_listener_can_stop_the_search():
+def test_best_of_exception_in_callback_stops_search():
     def stop(text):
         raise KeyboardInterrupt(text)
 
@@ -340,8 +344,7 @@ def test_a_listener_can_stop_the_search():
         best_of(Workload(numeric(3)).add("a"), tell=stop)
 
 
-def test_very_many_groups_are_forecast_without_a_look_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every page that compares asks for it."""
-    monkeypatch.setattr(mechanism, "planned_problems", lambda *_: pytest.fail("all problems were listed"))
-    asked = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(60)]), (2,))
-    assert forecast(asked, "hdmm").seconds > 10.0
+def test_forecast_many_groups_does_not_list_problems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mechanism, "planned_problems", lambda *_: pytest.fail("problems listed"))
+    workload = Workload.all_ways(Schema([Attribute.of_size(f"a{i}", 2) for i in range(60)]), (2,))
+    assert forecast(workload, "hdmm").seconds > 10.0

@@ -1,0 +1,238 @@
+"""Minimax plans of product queries: optimality, lower bound, plan files."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+
+from engine.errors import PlanError
+from engine.mechanisms import forecast, load_plan, plan
+from engine.mechanisms import residual_base as residual
+from engine.mechanisms.minimax import Arranged, Line, is_applicable, is_symmetric_part, line_queries, max_rounds
+from engine.plans.objectives import objective
+from engine.privacy import Budget
+from engine.residuals import Split, basis
+from engine.residuals.basis import UNIFORM
+from engine.residuals.decomposition import decompose
+from engine.workload import Attribute, Group, Schema, Workload
+from tests import oracles, shapes
+from tests.plans.goals import packed, value_of
+
+ONE = Budget(pcost=1.0)
+SLACK = 1e-6
+
+
+def mixed(*numeric, ways=(1, 2, 3), cells=(3,)):
+    """All marginals of numeric and categorical attributes with these numbers of cells."""
+    return Workload.all_ways(
+        Schema(
+            [Attribute.of_size(f"n{i}", n) for i, n in enumerate(numeric)]
+            + [Attribute.of_size(f"c{i}", n, "categorical") for i, n in enumerate(cells)]
+        ),
+        ways,
+    )
+
+
+def largest_error(result):
+    return math.sqrt(max(result.variances(i).max() for i in range(len(result.workload.groups))))
+
+
+@functools.cache
+def three():
+    return plan(mixed(12, 12, 15, cells=(3, 5)), ONE, objective="max")
+
+
+def test_max_objective_gap_is_small():
+    """Weights shared by all groups would leave a gap of 5.7e-3."""
+    result = three()
+    assert result.tradeoff.lines is not None
+    assert result.achieved == pytest.approx(largest_error(result), rel=1e-8)
+    assert 0.0 <= result.certificate.gap <= 1.5e-4
+
+
+def test_max_objective_equals_explicit_maximum():
+    result = plan(mixed(5, 4, cells=(2,)), ONE, objective="max")
+    assert result.tradeoff.lines is not None
+    assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gap"), [((6, 4, 3), 2e-3), pytest.param((9, 8, 7), 6e-3, marks=pytest.mark.full)], ids=str
+)
+def test_max_objective_with_targets_has_small_gap(sizes, gap):
+    workload = mixed(*sizes)
+    targets = [1.0 + 0.5 * len(g.attributes) + 0.1 * i for i, g in enumerate(workload.groups)]
+    result = plan(workload, ONE, objective="max", targets=targets)
+    shares = [math.sqrt(result.variances(i).max()) / t for i, t in enumerate(targets)]
+    assert result.achieved == pytest.approx(max(shares), rel=1e-8)
+    assert 0.0 <= result.certificate.gap <= gap
+
+
+@pytest.mark.parametrize(
+    "sizes", [(3, 3, 2), *(pytest.param(s, marks=pytest.mark.full) for s in ((4, 3, 3), (5, 4, 3)))]
+)
+@pytest.mark.parametrize("family", ["prefix", "range", "circular"])
+def test_minimax_bound_holds_for_dense_search(family, sizes, monkeypatch):
+    """Dense searches with a weight for every query reach and bound the same optimum."""
+    workload = Workload.all_ways(shapes.numeric(*sizes), (1, 2, 3), family)
+    result = plan(workload, ONE, objective="max")
+    monkeypatch.setattr(residual, "is_applicable", lambda *_: False)
+    single = plan(workload, ONE, objective="max", cache=False)
+    assert single.tradeoff.lines is None
+    assert result.certificate.lower_bound <= single.achieved * (1 + SLACK)
+    assert single.certificate.lower_bound <= result.achieved * (1 + SLACK)
+    assert result.certificate.gap <= 2e-3
+
+
+def test_small_workload_uses_query_weights_if_better(monkeypatch):
+    """With many families per attribute, products of weights give a worse plan."""
+    words = {"p": "prefix", "r": "range", "s": "suffix", "t": "total", "m": "marginal"}
+    workload = Workload(shapes.numeric(6, 2, 2, 6)).add((), "total")
+    for group in ("ac pr", "ad sr", "cd rp", "abc mpp", "abd ppp", "acd rtp", "bcd pmr"):
+        names, each = group.split()
+        workload = workload.add(tuple(names), {name: words[word] for name, word in zip(names, each, strict=True)})
+    single = plan(workload, ONE, objective="max", cache=False)
+    monkeypatch.setattr(residual, "MAX_FULL_DOMAIN_QUERIES", 0)
+    products = plan(workload, ONE, objective="max", cache=False)
+    assert single.tradeoff.lines is None
+    assert single.achieved == pytest.approx(value_of(single, "max"), rel=1e-8)
+    assert single.achieved < products.achieved
+    assert single.certificate.gap <= 3e-3 < products.certificate.gap
+
+
+def test_minimax_bound_matches_weighted_optimum():
+    """The bound is the optimum of the weighted sum divided by the sum of the weights."""
+    result = plan(mixed(3, 4, cells=(2,)), ONE, objective="max")
+    workload, emphasis = result.workload, result.tradeoff.emphasis
+    weighted, size = Workload(workload.schema), 0.0
+    for group, kind in zip(workload.groups, emphasis.kinds, strict=True):
+        query_weights = np.ones(1)
+        for number in emphasis.uses[kind]:
+            query_weights = np.multiply.outer(query_weights, emphasis.vectors[number]).ravel()
+        query_weights = emphasis.weights[kind] * query_weights
+        weighted = weighted.add(group.attributes, group.family, query_weights=query_weights)
+        size += query_weights.sum()
+    low, high = (b**2 * workload.queries / size for b in oracles.class_optimum(weighted, 1.0, 1e-5))
+    assert low * (1 - 2e-3) <= result.bound <= high * (1 + SLACK)
+
+
+def test_load_plan_minimax_round_trip_is_equal():
+    result = three()
+    again = load_plan(result.to_json())
+    assert again.hash == result.hash
+    assert again.certificate == result.certificate
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("weights", lambda old: old[:-1]),
+        ("weights", lambda old: [packed(1.0, 2.0), *old[1:]]),
+        ("weights", lambda old: [packed(-1.0), *old[1:]]),
+        ("uses", lambda old: old[:-1]),
+        ("uses", lambda old: [[*row, 0] for row in old]),
+        ("uses", lambda old: [[99] * len(row) for row in old]),
+        ("uses", lambda old: [[-1] * len(row) for row in old]),
+    ],
+)
+def test_load_plan_damaged_lines_is_refused(field, value):
+    document = json.loads(three().to_json())
+    lines = document["solved"]["tradeoff"]["lines"]
+    lines[field] = value(lines[field])
+    with pytest.raises(PlanError):
+        load_plan(json.dumps(document))
+
+
+def test_minimax_time_limit_returns_plan():
+    result = plan(mixed(30, 25, 20, cells=(4,)), ONE, objective="max", time_limit=0.05, cache=False)
+    assert result.certificate.gap < 0.5
+    assert result.achieved == pytest.approx(largest_error(result), rel=1e-8)
+
+
+def test_is_applicable_requires_two_products_without_weights():
+    """The search needs product queries without query weights and two asymmetric attributes."""
+    goal, two = objective("max"), mixed(5, 4)
+    assert is_applicable(two, goal, UNIFORM)
+    assert not is_applicable(two, objective("lp", power=3.0), UNIFORM)
+    assert not is_applicable(mixed(5, cells=(3, 4)), goal, UNIFORM)
+    assert is_applicable(mixed(5, cells=(3, 4)), goal, Split(centers={"c0": np.array([0.5, 0.25, 0.25])}))
+    assert not is_applicable(two.add(("n0", "n1"), "affine"), goal, UNIFORM)
+    assert not is_applicable(two.add(("n0",), query_weights=np.arange(5.0)), goal, UNIFORM)
+
+
+def test_is_symmetric_part_is_true_for_marginals_only():
+    def part(family):
+        group: Group = Workload(shapes.numeric(4)).add(("a",), family).groups[0]
+        return group.parts[0]
+
+    assert is_symmetric_part(part("marginal"), None)
+    assert not is_symmetric_part(part("marginal"), np.array([0.4, 0.2, 0.2, 0.2]))
+    assert not is_symmetric_part(part("prefix"), None)
+    assert not is_symmetric_part(part("range"), None)
+
+
+def test_line_variances_match_planned_strategy():
+    n, weights = 7, np.linspace(1.0, 2.0, 7)
+    rows = np.tril(np.ones((n, n)))
+    line = Line(rows - rows.mean(axis=1, keepdims=True))
+    line.follow(weights)
+    line.polish()
+    result = plan(Workload(shapes.numeric(n)).add(("a",), "prefix", query_weights=weights), ONE)
+    ((_, strategy),) = result.blocks[("a",)].factors
+    expected = np.sum((rows @ basis(n) @ strategy.pinv) ** 2, axis=1)
+    np.testing.assert_allclose(line.variances, expected, rtol=1e-3, atol=1e-9)
+
+
+def test_forecast_max_and_lp_are_cheaper_for_products(monkeypatch):
+    """Sums of products have no faster search; products have one for "max" and "lp"."""
+    products = mixed(12, 15)
+    other = Workload(products.schema).add("n0").add("n1")
+    assert [is_applicable(w, objective("max", 2.0, None, w), UNIFORM) for w in (products, other)] == [True, False]
+
+    def seconds(workload):
+        return [forecast(workload, objective=o).seconds for o in ("max", "lp")]
+
+    sums = products.add(("n0", "n1"), "affine")
+    by_lines, by_power = seconds(products)[0], seconds(other)[1]
+    monkeypatch.setattr("engine.mechanisms.residual_base.max_rounds", lambda *_: 0)
+    assert by_lines < 0.5 * seconds(products)[0]
+    assert by_power < 0.5 * seconds(other)[0]
+    assert seconds(sums)[0] == seconds(sums)[1]
+
+
+def test_max_rounds_many_queries_is_one(monkeypatch):
+    workload, goal = mixed(12, 15), objective("max", 2.0, None)
+    many = max_rounds(workload, goal, UNIFORM)
+    monkeypatch.setattr("engine.mechanisms.minimax.FEW", line_queries(workload, goal, UNIFORM) - 1)
+    assert max_rounds(workload, goal, UNIFORM) == 1 < many
+
+
+def test_arranged_group_classes_ignore_schema_order():
+    sizes = {"c": 3, "n": 9, "d": 4, "m": 9, "e": 5, "k": 9}
+    kinds = {name: "categorical" if n < 9 else "numeric" for name, n in sizes.items()}
+    workload = Workload.all_ways(
+        Schema([Attribute.of_size(name, n, kinds[name]) for name, n in sizes.items()]), (1, 2, 3)
+    )
+    goal = objective("max", 2.0, None, workload)
+    arranged = Arranged(workload, list(decompose(workload).spaces), goal, {}, UNIFORM)
+    size_sets = {tuple(sorted(sizes[name] for name in group.attributes)) for group in workload.groups}
+    assert len(arranged.same.examples) == len(size_sets)
+    result = plan(workload, ONE, objective="max", cache=False)
+    assert result.tradeoff.lines is not None
+    assert result.achieved == pytest.approx(largest_error(result), rel=1e-8)
+    assert 0.0 <= result.certificate.gap <= 5e-4
+    assert load_plan(result.to_json()).certificate == result.certificate
+
+
+@pytest.mark.parametrize(("each", "gap"), [(1.0, 8e-5), (2.0, 5e-4)])
+def test_minimax_equal_attributes_has_small_gap(each, gap):
+    """Weights that reach zero, or steps without momentum, would leave 1.0e-4 and 7.2e-4."""
+    workload = Workload.all_ways(shapes.numeric(10, 10, 10, 10), (1, 2))
+    targets = [each ** (len(group.attributes) - 1) for group in workload.groups]
+    result = plan(workload, ONE, objective="max", targets=targets, cache=False)
+    assert result.tradeoff.lines is not None
+    assert 0.0 <= result.certificate.gap <= gap

@@ -1,0 +1,133 @@
+"""Tuned plans with one product strategy on the full table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.errors import Cancelled, NotApplicable
+from engine.ledger import Ledger, verify_ledger
+from engine.mechanisms import at_budget, forecast, load_plan, plan
+from engine.mechanisms.querysmasher import OF_TABLE
+from engine.plans import Plan
+from engine.plans.table_plan import ExplicitPlan
+from engine.privacy import Budget
+from engine.records import count_marginals
+from engine.release import apply_group, measure
+from engine.release.measure import load_measurement
+from engine.workload import Attribute, Schema, Workload
+
+# too many cells for one dense strategy on the full domain
+SIZES = (11, 6, 11)
+SCHEMA = Schema([Attribute.of_size(name, n) for name, n in zip("abc", SIZES, strict=True)])
+BUDGET = Budget(pcost=1.0)
+
+
+def mixed_workload(schema: Schema = SCHEMA) -> Workload:
+    """Joint queries of two attributes and product queries of all three."""
+    base = Workload(schema).add("a", "circular", weight=2.0).add("b", "range").add(("b", "c"), "affine", weight=4.0)
+    circular = {"a": "circular", "b": "marginal", "c": "circular"}
+    return base.add(("a", "b", "c"), circular, weight=2.0).add(("a", "c"), {"a": "circular", "c": "prefix"})
+
+
+def tuned(workload: Workload, **options: Any) -> Plan:
+    return plan(workload, BUDGET, centers="tuned", cache=False, workers=1, **options)
+
+
+@pytest.fixture(scope="module")
+def product_plan() -> Plan:
+    return tuned(mixed_workload())
+
+
+@pytest.fixture
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stop the search early: a worse plan makes a product more likely, if it is considered."""
+    monkeypatch.setattr("engine.mechanisms.reweighting.EVALUATIONS", 4)
+    monkeypatch.setattr("engine.residuals.tuning.tune.STEPS", 2)
+
+
+def test_tuned_plan_matches_hdmm_error(product_plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    hdmm_plan = plan(mixed_workload(), BUDGET, "hdmm")
+    assert product_plan.weighted_rmse == pytest.approx(hdmm_plan.weighted_rmse, rel=1e-9)
+    assert product_plan.certificate.statement.startswith(OF_TABLE)
+    assert 0.0 <= product_plan.certificate.global_gap < 0.02
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    assert product_plan.weighted_rmse < tuned(mixed_workload()).weighted_rmse * (1.0 - 1e-4)
+
+
+def test_product_plan_round_trip_and_budget_change(product_plan: Plan) -> None:
+    assert isinstance(product_plan, ExplicitPlan)
+    assert (product_plan.mechanism, product_plan.options["centers"]) == ("querysmasher", "tuned")
+    again = load_plan(product_plan.to_json())
+    assert (again, again.certificate.statement) == (product_plan, product_plan.certificate.statement)
+    larger_budget = at_budget(product_plan, Budget(pcost=4.0))
+    assert larger_budget == plan(mixed_workload(), Budget(pcost=4.0), centers="tuned", cache=False)
+    assert larger_budget.weighted_rmse == pytest.approx(product_plan.weighted_rmse / 2.0, rel=1e-6)
+
+
+def test_product_plan_release_has_predicted_errors(product_plan: Plan, tmp_path: Path) -> None:
+    records = pd.DataFrame(np.random.default_rng(0).integers(0, SIZES, size=(500, 3)), columns=list("abc"))
+    ledger = Ledger.create(tmp_path / "book")
+    ledger.add_dataset("d", total=BUDGET)
+    stored = load_measurement(ledger, measure(product_plan, records, dataset="d", ledger=ledger).key)
+    assert ledger.status("d").spent == pytest.approx(1.0, abs=1e-6)
+    assert verify_ledger(ledger.path) == ()
+    counts = count_marginals(records, SCHEMA, [group.attributes for group in product_plan.workload.groups])
+    again = [stored, *(measure(product_plan, records, rehearsal=True) for _ in range(80))]
+    for number, group in enumerate(product_plan.workload.groups):
+        truth = apply_group(group, counts[group.attributes].astype(float), 0, group.count)
+        squares = [np.mean((one.values(number) - truth) ** 2 / product_plan.variances(number)) for one in again]
+        # with fully correlated queries the mean has a standard deviation of .16
+        assert abs(np.mean(squares) - 1.0) < 0.8
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"keep": 0.5}, {"solver": "fourier"}, {"objective": "max"}, {"memory_limit": 1e8}, {"time_limit": 0.01}],
+    ids=str,
+)
+def test_tuned_plan_other_options_has_no_product(options: dict[str, Any], few_steps: None) -> None:
+    assert type(tuned(mixed_workload(), **options)) is Plan
+
+
+def test_tuned_plan_with_invariants_has_no_product(few_steps: None) -> None:
+    assert type(tuned(mixed_workload(SCHEMA.with_facts(invariants=[(["a"], [10] * SIZES[0])])))) is Plan
+
+
+@pytest.mark.parametrize("family", ["marginal", "prefix"])
+def test_tuned_plan_one_table_is_publishable(family: str) -> None:
+    """For a single table both forms have equal errors up to rounding."""
+    workload = Workload(Schema([Attribute.of_size(name, n) for name, n in zip("abc", (5, 9, 9), strict=True)]))
+    result = tuned(workload.add(("a", "b", "c"), family))
+    assert type(result) is Plan
+    records = pd.DataFrame(np.zeros((9, 3), int), columns=list("abc"))
+    assert (measure(result, records, rehearsal=True).publish().table(["a", "b", "c"]) >= 0.0).all()
+
+
+def test_product_plan_publish_names_uniform_centers(product_plan: Plan) -> None:
+    records = pd.DataFrame(np.zeros((9, 3), int), columns=list("abc"))
+    with pytest.raises(NotApplicable, match="centers='uniform'"):
+        measure(product_plan, records, rehearsal=True).publish()
+    again = plan(product_plan.workload, BUDGET, centers="uniform")
+    assert (measure(again, records, rehearsal=True).publish().table(("b", "c")) >= 0.0).all()
+
+
+def test_tuned_plan_coupled_attributes_has_no_product(few_steps: None) -> None:
+    assert type(tuned(mixed_workload().add(("a", "b"), "abs"))) is Plan
+
+
+def test_product_search_is_forecast_and_cancellable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_product = forecast(mixed_workload(), centers="tuned").seconds
+
+    def stop(_: float, text: str) -> None:
+        if text == "Strategy for b x c":
+            raise Cancelled("enough")
+
+    with pytest.raises(Cancelled):
+        tuned(mixed_workload(), progress=stop)
+    monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
+    assert with_product > forecast(mixed_workload(), centers="tuned").seconds
