@@ -17,18 +17,18 @@ SHAPES = ("nested", "query_weighted", "coupled", "zero_weight_covered", "total_o
 GOALS = ({"objective": "max"}, {"objective": "lp", "power": 3.0})
 SLACK = 1e-6
 
-RESIDUAL = [m for m in MECHANISMS if issubclass(m, ResidualMechanism)]  # what shares one budget among residual spaces
+RESIDUAL = [m for m in MECHANISMS if issubclass(m, ResidualMechanism)]
 
 
 @functools.cache
-def made(mechanism, shape, objective, power=2.0, centers="uniform"):
+def cached_plan(mechanism, shape, objective, power=2.0, centers="uniform"):
     more = {} if centers == "uniform" else {"centers": centers}
     return plan(shapes.SHAPES[shape](), ONE, mechanism, objective=objective, power=power, **more)
 
 
-def value_of(found, objective, power=2.0, targets=None):
+def value_of(result, objective, power=2.0, targets=None):
     """Return the value of the objective, by brute force on the dense matrices of a plan."""
-    workload, explicit = found.workload, oracles.Explicit(found)
+    workload, explicit = result.workload, oracles.Explicit(result)
     rows, weights = oracles.workload_rows(workload), oracles.query_weights(workload)
     total, largest = 0.0, 0.0
     for i, (W, w) in enumerate(zip(rows, weights, strict=True)):

@@ -48,37 +48,37 @@ BLOCKS = [
 ]
 
 
-def columns(made: Block) -> np.ndarray:
+def columns(target: Block) -> np.ndarray:
     """Return B as a dense matrix, shape (measurements, cells)."""
-    rows = functools.reduce(np.kron, [s.rows for _, s in made.factors])
-    return rows if made.weights is None else rows * made.weights.reshape(-1, 1)
+    rows = functools.reduce(np.kron, [s.rows for _, s in target.factors])
+    return rows if target.weights is None else rows * target.weights.reshape(-1, 1)
 
 
-@pytest.mark.parametrize("made", BLOCKS)
+@pytest.mark.parametrize("target", BLOCKS)
 @pytest.mark.parametrize("grid", [2.0**-5, 2.0**-40])
-def test_the_cost_of_a_block_is_that_of_its_formula(made: Block, grid: float) -> None:
-    made = dataclasses.replace(made, grid=grid)
-    B = columns(made)
-    norm = np.abs(B).sum(axis=0).max() if made.law == "laplace" else np.sqrt((B**2).sum(axis=0).max())
-    terms = sum(s.cells + 1 for _, s in made.factors) + 1
+def test_block_pcost_matches_formula(target: Block, grid: float) -> None:
+    target = dataclasses.replace(target, grid=grid)
+    B = columns(target)
+    norm = np.abs(B).sum(axis=0).max() if target.law == "laplace" else np.sqrt((B**2).sum(axis=0).max())
+    terms = sum(s.cells + 1 for _, s in target.factors) + 1
     gamma = terms * 2.0**-53 / (1 - terms * 2.0**-53)
-    rounding = len(B) if made.law == "laplace" else math.sqrt(len(B))
-    scale = made.noise / math.sqrt(2) if made.law == "laplace" else made.noise
+    rounding = len(B) if target.law == "laplace" else math.sqrt(len(B))
+    scale = target.noise / math.sqrt(2) if target.law == "laplace" else target.noise
     expected = ((norm * (1 + gamma * (2 * RECORDS + 1)) + grid * rounding) / scale) ** 2
-    assert expected <= made.pcost(RECORDS) == pytest.approx(expected, rel=1e-11)
+    assert expected <= target.pcost(RECORDS) == pytest.approx(expected, rel=1e-11)
 
 
 @pytest.mark.parametrize("name", ["querysmasher", "gaussian", "laplace", "hdmm", "wff"])
-def test_the_noise_that_is_drawn_is_the_noise_that_is_charged(name: str) -> None:
+def test_block_grid_noise_equals_charged_noise(name: str) -> None:
     pure = name == "laplace"
-    made = plan(WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.3), name)
-    for found in made.blocks.values():
+    result = plan(WORKLOAD, Budget.pure(0.3) if pure else Budget(pcost=0.3), name)
+    for measured in result.blocks.values():
         scale = math.sqrt(2.0) if pure else 1.0
-        assert found.grid_noise * found.grid * scale == pytest.approx(found.noise, rel=1e-15)
-        assert math.frexp(found.grid)[0] == 0.5
+        assert measured.grid_noise * measured.grid * scale == pytest.approx(measured.noise, rel=1e-15)
+        assert math.frexp(measured.grid)[0] == 0.5
 
 
-def test_blocks_add_up() -> None:
+def test_total_pcost_is_sum_over_blocks() -> None:
     one, other = block(UNEVEN), block(OTHER, grid=2.0**-7)
     costs = [b.pcost(RECORDS) for b in (one, other)]
     assert total_pcost({("a",): one, ("b",): other}, RECORDS) == pytest.approx(sum(costs), rel=1e-11)
@@ -87,10 +87,10 @@ def test_blocks_add_up() -> None:
     assert total_pcost(dict(enumerate(laplace)), RECORDS) == pytest.approx(sum(epsilons) ** 2, rel=1e-11)
 
 
-def test_parts_on_the_same_records_cost_the_largest_sum_over_cells() -> None:
-    one, other, alone = block(UNEVEN), block(OTHER), block(NARROW)
-    twice = joint_pcost([{("a",): one}, {("a",): one, ("b",): alone}], RECORDS)
-    assert twice == pytest.approx(2 * one.pcost(RECORDS) + alone.pcost(RECORDS), rel=1e-11)
+def test_joint_pcost_is_largest_sum_over_cells() -> None:
+    one, other, third = block(UNEVEN), block(OTHER), block(NARROW)
+    repeated = joint_pcost([{("a",): one}, {("a",): one, ("b",): third}], RECORDS)
+    assert repeated == pytest.approx(2 * one.pcost(RECORDS) + third.pcost(RECORDS), rel=1e-11)
     mixed = joint_pcost([{("a",): one}, {("a",): other}], RECORDS)
     cells = one.cell_pcosts(RECORDS) + other.cell_pcosts(RECORDS)
     assert mixed == pytest.approx(cells.max(), rel=1e-11)
@@ -98,63 +98,66 @@ def test_parts_on_the_same_records_cost_the_largest_sum_over_cells() -> None:
 
 
 @pytest.mark.parametrize("name", ["querysmasher", "gaussian", "hdmm"])
-def test_a_plan_over_its_budget_cannot_be_made(name: str) -> None:
-    made = plan(WORKLOAD, Budget(pcost=0.3), name)
-    assert made.pcost <= 0.3
+def test_plan_over_budget_is_refused(name: str) -> None:
+    result = plan(WORKLOAD, Budget(pcost=0.3), name)
+    assert result.pcost <= 0.3
     with pytest.raises(PlanError, match="over the budget"):
-        dataclasses.replace(made, budget=Budget(pcost=made.pcost * 0.999))
-    louder = {space: dataclasses.replace(b, noise=b.noise * 0.99) for space, b in made.blocks.items()}
+        dataclasses.replace(result, budget=Budget(pcost=result.pcost * 0.999))
+    less_noise = {space: dataclasses.replace(b, noise=b.noise * 0.99) for space, b in result.blocks.items()}
     with pytest.raises(PlanError, match="over the budget"):
-        dataclasses.replace(made, blocks=louder)
+        dataclasses.replace(result, blocks=less_noise)
 
 
-def test_replacing_is_charged_for_rounding_too() -> None:
-    for made in (block(UNEVEN), block(UNEVEN, NARROW)):
-        B = columns(made)
-        apart = max(float(np.linalg.norm(B[:, i] - B[:, j])) for i in range(B.shape[1]) for j in range(i))
-        least = ((apart + made.grid * math.sqrt(len(B))) / made.noise) ** 2
-        assert replaced_pcost({("a",): made}, RECORDS) >= least
-    made = block(OTHER, law="laplace")
-    B = columns(made)
-    apart = max(float(np.abs(B[:, i] - B[:, j]).sum()) for i in range(B.shape[1]) for j in range(i))
-    assert replaced_pcost({("a",): made}, RECORDS) >= ((apart + made.grid * len(B)) * math.sqrt(2) / made.noise) ** 2
+def test_replaced_pcost_includes_rounding() -> None:
+    for target in (block(UNEVEN), block(UNEVEN, NARROW)):
+        B = columns(target)
+        difference = max(float(np.linalg.norm(B[:, i] - B[:, j])) for i in range(B.shape[1]) for j in range(i))
+        least = ((difference + target.grid * math.sqrt(len(B))) / target.noise) ** 2
+        assert replaced_pcost({("a",): target}, RECORDS) >= least
+    target = block(OTHER, law="laplace")
+    B = columns(target)
+    difference = max(float(np.abs(B[:, i] - B[:, j]).sum()) for i in range(B.shape[1]) for j in range(i))
+    assert (
+        replaced_pcost({("a",): target}, RECORDS)
+        >= ((difference + target.grid * len(B)) * math.sqrt(2) / target.noise) ** 2
+    )
 
 
-def test_rows_are_scaled_by_their_largest_column() -> None:
+def test_explicit_strategy_has_unit_column_norm() -> None:
     rows = np.array([[3.0, -1.0], [4.0, 1.0]])
     assert explicit_strategy(rows, (2,)).column_norm == pytest.approx(1.0)
     assert explicit_strategy(rows, (2,), "laplace").column_sum == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
-def test_blocks_of_few_kinds_cost_what_each_of_them_costs(law: str) -> None:
+def test_lazy_blocks_total_matches_single_blocks(law: str) -> None:
     spaces = [(name,) for name in "abcdef"]
-    factors = [(((0,), own),) for own in (UNEVEN, OTHER, UNEVEN, UNEVEN, OTHER, UNEVEN)]
+    factors = [(((0,), factor),) for factor in (UNEVEN, OTHER, UNEVEN, UNEVEN, OTHER, UNEVEN)]
     noises = dict(zip(spaces, (2.0, 2.0, 3.0, 2.0, 2.0, 2.0), strict=True))
-    made = calibrate(dict(zip(spaces, factors, strict=True)), noises, 1.0, RECORDS, law)
-    assert len(made.kinds) == 3
-    assert total_pcost(made, RECORDS) == total_pcost(dict(made), RECORDS) <= 1.0
-    alone = [block.pcost(RECORDS) for block in made.values()]
+    blocks = calibrate(dict(zip(spaces, factors, strict=True)), noises, 1.0, RECORDS, law)
+    assert len(blocks.kinds) == 3
+    assert total_pcost(blocks, RECORDS) == total_pcost(dict(blocks), RECORDS) <= 1.0
+    costs = [block.pcost(RECORDS) for block in blocks.values()]
     power = 0.5 if law == "laplace" else 1.0
-    assert total_pcost(made, RECORDS) == pytest.approx(sum(cost**power for cost in alone) ** (1.0 / power), rel=1e-9)
-    assert [block.attributes for block in made.values()] == spaces
-    assert [own for own, _ in made.measured()] == spaces
-    assert made["a",] is made["a",]
+    assert total_pcost(blocks, RECORDS) == pytest.approx(sum(cost**power for cost in costs) ** (1.0 / power), rel=1e-9)
+    assert [block.attributes for block in blocks.values()] == spaces
+    assert [factor for factor, _ in blocks.measured()] == spaces
+    assert blocks["a",] is blocks["a",]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_replacing_is_bounded_over_all_pairs_whatever_the_signs(seed: int) -> None:
-    """More pairs than bins: the worst pair is equal in some attributes and differs in others."""
+def test_replaced_pcost_random_signs_bounds_all_pairs(seed: int) -> None:
+    """The worst pair is equal in some attributes and differs in others."""
     rng = np.random.default_rng(seed)
     sizes = dict(zip("abc", rng.integers(2, 7, 3).tolist(), strict=True))
     blocks, moved = {}, []
     for names in ("a", "b", "ab", "bc", "abc"):
         factors = [strategy((rng.standard_normal((2, sizes[n])) + 0.5).tolist()) for n in names]
-        made = dataclasses.replace(
+        target = dataclasses.replace(
             block(*factors), attributes=tuple(names), noise=float(rng.uniform(1, 3)), grid=2.0**-40
         )
-        blocks[made.attributes] = made
-        table = columns(made).reshape(-1, *(sizes[n] if n in names else 1 for n in "abc")) / made.noise
+        blocks[target.attributes] = target
+        table = columns(target).reshape(-1, *(sizes[n] if n in names else 1 for n in "abc")) / target.noise
         moved.append(np.broadcast_to(table, (len(table), *sizes.values())).reshape(len(table), -1))
     B = np.concatenate(moved)
     gram = B.T @ B

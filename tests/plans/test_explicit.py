@@ -33,10 +33,11 @@ measure = sys.modules["engine.release.measure"].measure
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 6), Attribute.of_size("hours", 5)])
 LAPLACE = [m.name for m in MECHANISMS if "laplace" in m.laws]
 EXPLICIT = [m.name for m in MECHANISMS if hasattr(m, "design")]
-REHEARSALS = 300  # half a standard error off shows in every query, and a fifth more or less variance in all of them
+# detects a bias of half a standard error per query and a change of the total variance by a fifth
+REHEARSALS = 300
 
 
-def asked(mechanism: str = "") -> Workload:
+def mixed_workload(mechanism: str = "") -> Workload:
     if mechanism == "datacube":
         return Workload.all_ways(SCHEMA, ways=(0, 1, 2), family="marginal")
     workload = Workload.all_ways(SCHEMA, ways=(1, 2))
@@ -50,25 +51,25 @@ def budget_for(name: str, pcost: float) -> Budget:
 
 @functools.cache
 def planned(mechanism: str, budget: Budget) -> Plan:
-    return plan(asked(mechanism), budget, mechanism)
+    return plan(mixed_workload(mechanism), budget, mechanism)
 
 
 @pytest.mark.parametrize("shape", ["nested", "mixed_three", "query_weighted", "coupled", "zero_weight_uncovered"])
 @pytest.mark.parametrize("mechanism", LAPLACE)
-def test_laplace_plans_are_what_their_matrices_do(mechanism: str, shape: str) -> None:
+def test_laplace_plan_matches_explicit_matrices(mechanism: str, shape: str) -> None:
     workload = SHAPES[shape]()
     try:
-        made = plan(workload, Budget.pure(0.7), mechanism)
-    except NotApplicable as reason:
-        assert len(str(reason)) > 20  # noqa: PT017  (the plan may also be made)
+        result = plan(workload, Budget.pure(0.7), mechanism)
+    except NotApplicable as error:
+        assert len(str(error)) > 20  # noqa: PT017
         return
-    explicit, rows = oracles.explicit(made), oracles.workload_rows(workload)
-    assert made.budget.law == "laplace"
-    assert {b.law for b in made.blocks.values()} == {"laplace"}
-    check_privacy(made, explicit)
-    check_summary(made, check_variances(made, explicit, rows))
-    check_certificate(made)
-    check_round_trip(made)
+    explicit, rows = oracles.explicit(result), oracles.workload_rows(workload)
+    assert result.budget.law == "laplace"
+    assert {b.law for b in result.blocks.values()} == {"laplace"}
+    check_privacy(result, explicit)
+    check_summary(result, check_variances(result, explicit, rows))
+    check_certificate(result)
+    check_round_trip(result)
 
 
 def every_law() -> Iterator[Any]:
@@ -79,18 +80,18 @@ def every_law() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("mechanism", "law"), list(every_law()))
-def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, law: str) -> None:
-    made = planned(mechanism, Budget(pcost=0.5) if law == "gaussian" else Budget.pure(math.sqrt(0.5)))
-    groups = range(len(made.workload.groups))
-    sets = {part.attributes for part in (*made.blocks.values(), *made.workload.groups)}
+def test_rehearsals_are_unbiased_with_predicted_variances(mechanism: str, law: str) -> None:
+    result = planned(mechanism, Budget(pcost=0.5) if law == "gaussian" else Budget.pure(math.sqrt(0.5)))
+    groups = range(len(result.workload.groups))
+    sets = {part.attributes for part in (*result.blocks.values(), *result.workload.groups)}
     tables = count_marginals(synthetic(SCHEMA, 500, seed=3), SCHEMA, sorted(sets))
     truth = np.concatenate(
-        [apply_group(g, tables[g.attributes].astype(float), 0, g.count) for g in made.workload.groups]
+        [apply_group(g, tables[g.attributes].astype(float), 0, g.count) for g in result.workload.groups]
     )
-    predicted = np.concatenate([made.variances(i) for i in groups])
+    predicted = np.concatenate([result.variances(i) for i in groups])
     errors = []
     for _ in range(REHEARSALS):
-        drawn = measure(made, tables, rehearsal=True)
+        drawn = measure(result, tables, rehearsal=True)
         errors.append(np.concatenate([drawn.values(i) for i in groups]) - truth)
     assert np.abs(np.mean(errors, axis=0) / np.sqrt(predicted / REHEARSALS)).max() <= 5.5
     spread = np.mean(np.square(errors), axis=0)
@@ -101,41 +102,41 @@ def test_rehearsals_are_unbiased_with_the_predicted_variances(mechanism: str, la
 
 
 @pytest.mark.parametrize("mechanism", EXPLICIT)
-def test_releases_are_stored_and_free_queries_agree_with_their_groups(mechanism: str, tmp_path) -> None:
+def test_release_stored_and_free_queries_match_groups(mechanism: str, tmp_path) -> None:
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
-    made = planned(mechanism, budget_for(mechanism, 0.5))
-    first = measure(made, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
-    assert ledger.status("survey").spent == pytest.approx(made.pcost)
+    result = planned(mechanism, budget_for(mechanism, 0.5))
+    first = measure(result, synthetic(SCHEMA, 500, seed=3), dataset="survey", ledger=ledger)
+    assert ledger.status("survey").spent == pytest.approx(result.pcost)
     again = load_measurement(ledger, first.key)
-    for i, group in enumerate(made.workload.groups):
+    for i, group in enumerate(result.workload.groups):
         np.testing.assert_array_equal(again.values(i), first.values(i))
         table = first.marginal(group.attributes)
-        if not made.full_tables or made.component_of_table(group.attributes) == made.answered_by[i]:
+        if not result.full_tables or result.component_of_table(group.attributes) == result.answered_by[i]:
             np.testing.assert_allclose(apply_group(group, table, 0, group.count), first.values(i), atol=1e-7)
     query = np.zeros((5, 6))
     query[1:3, 2:] = 1.0
-    asked_once = first.answer(("hours", "age"), query)
-    assert asked_once.std == pytest.approx(math.sqrt(made.variance_of(("hours", "age"), query)))
-    turned = first.answer(("age", "hours"), query.T)
-    assert turned.answer == pytest.approx(asked_once.answer)
+    answer = first.answer(("hours", "age"), query)
+    assert answer.std == pytest.approx(math.sqrt(result.variance_of(("hours", "age"), query)))
+    transposed = first.answer(("age", "hours"), query.T)
+    assert transposed.answer == pytest.approx(answer.answer)
 
 
-def test_a_budget_of_one_kind_is_refused_by_mechanisms_of_the_other() -> None:
+def test_plan_other_noise_law_is_refused() -> None:
     for name in ("querysmasher", "residualplanner", "wff", "gaussian"):
         with pytest.raises(NotApplicable, match="pure epsilon"):
-            plan(asked(), Budget.pure(1.0), name)
+            plan(mixed_workload(), Budget.pure(1.0), name)
     with pytest.raises(NotApplicable, match=r"Budget\.pure"):
-        plan(asked(), Budget(pcost=1.0), "laplace")
+        plan(mixed_workload(), Budget(pcost=1.0), "laplace")
 
 
-def test_pure_budgets_survive_files_and_are_never_other_budgets() -> None:
+def test_pure_budget_round_trips_and_differs_from_pcost() -> None:
     budget = Budget.pure(0.1)
     assert Budget.from_dict(budget.to_dict()) == budget
     assert budget != Budget(pcost=budget.pcost)
-    made = plan(asked(), budget, "identity")
-    assert load_plan(made.to_json()).budget == budget
-    assert made.hash != plan(asked(), Budget(pcost=budget.pcost), "identity").hash
+    result = plan(mixed_workload(), budget, "identity")
+    assert load_plan(result.to_json()).budget == budget
+    assert result.hash != plan(mixed_workload(), Budget(pcost=budget.pcost), "identity").hash
     assert budget.epsilon(1e-9) <= 0.1
     assert budget.epsilon_zcdp(1e-9) <= 0.1
     assert budget.delta(0.1) == 0.0
@@ -147,7 +148,7 @@ def test_pure_budgets_survive_files_and_are_never_other_budgets() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 30.0])
-def test_mu_of_a_pure_budget_is_what_randomised_response_needs(epsilon: float) -> None:
+def test_pure_budget_mu_matches_randomised_response(epsilon: float) -> None:
     # epsilon-DP with delta 0 and mu-GDP have equal trade-off curves at both errors
     # 1 / (1 + e^epsilon)
     from scipy.special import ndtr
@@ -162,18 +163,18 @@ def test_mu_of_a_pure_budget_is_what_randomised_response_needs(epsilon: float) -
         assert gaussian <= max(1 - math.exp(epsilon) * alpha, math.exp(-epsilon) * (1 - alpha)) + 1e-12
 
 
-def test_a_domain_that_no_release_can_hold_is_refused_before_anything_is_spent(tmp_path) -> None:
+def test_measure_huge_domain_is_refused_before_spending(tmp_path) -> None:
     schema = Schema([Attribute.of_size(f"a{i}", 100) for i in range(6)])
-    made = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0), "identity")
-    assert math.isfinite(made.rmse)
+    result = plan(Workload.all_ways(schema, ways=(1, 2)), Budget(pcost=1.0), "identity")
+    assert math.isfinite(result.rmse)
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=1.0))
     with pytest.raises(LimitExceeded, match=r"1\.00e\+12 cells"):
-        measure(made, synthetic(schema, 10, seed=1), dataset="survey", ledger=ledger)
+        measure(result, synthetic(schema, 10, seed=1), dataset="survey", ledger=ledger)
     assert ledger.status("survey").spent == 0.0
 
 
-def test_intervals_of_laplace_noise_cover() -> None:
+def test_quantile_laplace_covers_single_answer() -> None:
     # a single Laplace answer: P(|noise| > b log(1 / (1 - confidence))) is 1 - confidence
     for confidence in (0.9, 0.95, 0.99):
         reach = quantile(confidence, "laplace") * math.sqrt(2)
@@ -185,7 +186,7 @@ SMALL = [s for s in SHAPES if s != "wide"]
 
 
 @pytest.mark.parametrize("shape", [*SMALL[::2], *(pytest.param(s, marks=pytest.mark.full) for s in SMALL[1::2])])
-def test_the_bound_is_below_the_optimum_of_all_mechanisms(shape: str) -> None:
+def test_global_bound_is_below_optimum(shape: str) -> None:
     workload = SHAPES[shape]()
     low, high = oracles.optimum(oracles.weighted_gram(workload), 1e-4)
     bound = global_bound(workload)
@@ -194,33 +195,33 @@ def test_the_bound_is_below_the_optimum_of_all_mechanisms(shape: str) -> None:
     assert global_bound(workload, "laplace") == pytest.approx(2 * bound)
 
 
-def test_the_bound_is_tight_where_the_optimum_is_known_and_useful_elsewhere() -> None:
+def test_global_bound_is_tight_for_symmetric_workloads() -> None:
     schema = Schema([Attribute.of_size(c, 6) for c in "abcd"])
     for family in ("marginal", "circular"):
         workload = Workload.all_ways(schema, ways=(1, 2), family=family)
-        made = plan(workload, Budget(pcost=1.0))
-        assert global_bound(workload) == pytest.approx(made.bound, rel=1e-6)
+        result = plan(workload, Budget(pcost=1.0))
+        assert global_bound(workload) == pytest.approx(result.bound, rel=1e-6)
     prefixes = Workload.all_ways(schema, ways=(1, 2), family="prefix")
-    made = plan(prefixes, Budget(pcost=1.0), centers="tuned")
-    assert 0.8 * made.bound < global_bound(prefixes) <= made.weighted_rmse**2 * prefixes.queries
+    result = plan(prefixes, Budget(pcost=1.0), centers="tuned")
+    assert 0.8 * result.bound < global_bound(prefixes) <= result.weighted_rmse**2 * prefixes.queries
 
 
-def test_small_domains_have_no_query_left_out_of_the_gram() -> None:
+def test_exact_bound_small_domain_is_above_svd_bound() -> None:
     for shape in itertools.islice(SHAPES, 12):
         workload = SHAPES[shape]()
-        found = global_bound(workload)
+        bound = global_bound(workload)
         singular = oracles.svd_bound(workload, 1.0) ** 2 * workload.queries
         assert exact_bound(workload) >= singular * (1 - 1e-3)
-        assert found > 0
+        assert bound > 0
 
 
-def test_a_matrix_that_divide_and_conquer_gives_up_on_is_taken_apart(monkeypatch):
-    def given_up(*arguments, **options):
+def test_thin_svd_without_convergence_uses_other_method(monkeypatch):
+    def raise_not_converged(*arguments, **options):
         raise np.linalg.LinAlgError("SVD did not converge")
 
     matrix = np.random.default_rng(1).normal(size=(7, 4))
     expected = thin_svd(matrix)[1]
-    monkeypatch.setattr(np.linalg, "svd", given_up)
+    monkeypatch.setattr(np.linalg, "svd", raise_not_converged)
     U, sizes, Vt = thin_svd(matrix)
     np.testing.assert_allclose(sizes, expected, rtol=1e-12)
     np.testing.assert_allclose((U * sizes) @ Vt, matrix, atol=1e-12)

@@ -27,7 +27,7 @@ from tests.replay import campaign
 RNG = np.random.default_rng(33)
 SIZES = (5, 4)
 ROWS = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]])
-WHOLE = np.random.default_rng(5).integers(-2, 3, (2, 20))
+INTEGERS = np.random.default_rng(5).integers(-2, 3, (2, 20))
 FRACTIONS = np.random.default_rng(1).normal(size=(2, 20))
 KINDS = {"sum": {}, "max": {"objective": "max"}, "lp": {"objective": "lp"}, "tuned": {"centers": "tuned"}}
 
@@ -36,57 +36,57 @@ def custom(*, exact: bool = False, fractions: bool = False) -> Workload:
     """Return a workload whose cells have unequal costs."""
     facts = [(["a"], [9] * SIZES[0])] if exact else []
     schema = Schema([Attribute.of_size("a", SIZES[0]), Attribute.of_size("b", SIZES[1])], invariants=facts)
-    return Workload(schema).add(["a", "b"], Custom(matrix=FRACTIONS if fractions else WHOLE))
+    return Workload(schema).add(["a", "b"], Custom(matrix=FRACTIONS if fractions else INTEGERS))
 
 
-def dearest_by_hand(made: Plan) -> float:
+def explicit_pcost(result: Plan) -> float:
     """Return the joint privacy cost, from the dense matrices."""
-    return explicit(made).pcost
+    return explicit(result).pcost
 
 
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("fractions", [False, True])
 @pytest.mark.parametrize("budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"])
 def test_plan_custom_rows_spends_its_budget(exact: bool, fractions: bool, budget: Budget) -> None:
-    made = plan(custom(exact=exact, fractions=fractions), budget, cache=False)
-    assert made.joint
-    assert total_pcost(made.blocks, made.max_records) > 1.03 * budget.row_pcost
-    assert made.pcost <= budget.pcost
-    assert made.pcost >= budget.pcost * (1.0 - 1e-6)
-    truth = dearest_by_hand(made) * budget.rows_per_person**2
-    assert made.pcost * (1.0 - 1e-5) <= truth <= made.pcost
+    result = plan(custom(exact=exact, fractions=fractions), budget, cache=False)
+    assert result.joint
+    assert total_pcost(result.blocks, result.max_records) > 1.03 * budget.row_pcost
+    assert result.pcost <= budget.pcost
+    assert result.pcost >= budget.pcost * (1.0 - 1e-6)
+    truth = explicit_pcost(result) * budget.rows_per_person**2
+    assert result.pcost * (1.0 - 1e-5) <= truth <= result.pcost
 
 
 def test_plan_custom_rows_is_more_accurate() -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
-    before = load_plan(_charged_apart(made))
-    saved = total_pcost(made.blocks, made.max_records)
+    result = plan(custom(), Budget(1.0), cache=False)
+    before = load_plan(_summed_cost_file(result))
+    saved = total_pcost(result.blocks, result.max_records)
     assert not before.joint
-    assert made.weighted_rmse == pytest.approx(before.weighted_rmse / math.sqrt(saved), rel=1e-6)
+    assert result.weighted_rmse == pytest.approx(before.weighted_rmse / math.sqrt(saved), rel=1e-6)
 
 
-def _charged_apart(made: Plan) -> str:
+def _summed_cost_file(result: Plan) -> str:
     """Return the file of the plan at the summed cost, without the field ``joint``."""
-    data = json.loads(made.to_json())
+    data = json.loads(result.to_json())
     assert data["solved"].pop("joint") is True
-    saved = total_pcost(made.blocks, made.max_records)
+    saved = total_pcost(result.blocks, result.max_records)
     data["solved"]["weighted_rmse"] *= math.sqrt(saved)
     return json.dumps(data)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plan_file_gives_back_joint_plan(kind: str) -> None:
-    made = plan(custom(), Budget(1.0), cache=False, **KINDS[kind])
-    again = load_plan(made.to_json())
-    assert again.to_json() == made.to_json()
-    assert (again.joint, again.pcost, again.certificate) == (made.joint, made.pcost, made.certificate)
-    assert [b.noise for b in again.blocks.values()] == [b.noise for b in made.blocks.values()]
+def test_plan_file_joint_plan_round_trips(kind: str) -> None:
+    result = plan(custom(), Budget(1.0), cache=False, **KINDS[kind])
+    again = load_plan(result.to_json())
+    assert again.to_json() == result.to_json()
+    assert (again.joint, again.pcost, again.certificate) == (result.joint, result.pcost, result.certificate)
+    assert [b.noise for b in again.blocks.values()] == [b.noise for b in result.blocks.values()]
 
 
 def test_plan_file_even_cells_does_not_mention_joint() -> None:
-    made = plan(Workload.all_ways(custom().schema, (1, 2), "marginal"), Budget(1.0))
-    assert not made.joint
-    assert "joint" not in json.loads(made.to_json())["solved"]
+    result = plan(Workload.all_ways(custom().schema, (1, 2), "marginal"), Budget(1.0))
+    assert not result.joint
+    assert "joint" not in json.loads(result.to_json())["solved"]
 
 
 @pytest.mark.parametrize("wrong", [1, "yes", None])
@@ -98,72 +98,72 @@ def test_plan_file_damaged_joint_is_refused(wrong: object) -> None:
 
 
 def test_plan_file_other_charge_is_refused() -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
-    data = json.loads(made.to_json())
+    result = plan(custom(), Budget(1.0), cache=False)
+    data = json.loads(result.to_json())
     del data["solved"]["joint"]
     with pytest.raises(PlanError, match="changed"):
         load_plan(json.dumps(data))
 
 
 def test_at_budget_joint_plan_spends_new_budget() -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
-    other = at_budget(made, Budget(4.0))
+    result = plan(custom(), Budget(1.0), cache=False)
+    other = at_budget(result, Budget(4.0))
     assert other.joint
     assert other.pcost == pytest.approx(4.0, rel=1e-6)
-    assert other.weighted_rmse == pytest.approx(made.weighted_rmse / 2.0, rel=1e-6)
+    assert other.weighted_rmse == pytest.approx(result.weighted_rmse / 2.0, rel=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["sum", "max", "lp"])
 @pytest.mark.parametrize("exact", [False, True])
 def test_certificate_joint_plan_bounds_its_class(kind: str, exact: bool) -> None:
     workload = custom(exact=exact)
-    made = plan(workload, Budget(1.0), cache=False, **KINDS[kind])
-    bound = made.certificate.lower_bound
-    assert 0.5 * made.achieved < bound <= made.achieved
+    result = plan(workload, Budget(1.0), cache=False, **KINDS[kind])
+    bound = result.certificate.lower_bound
+    assert 0.5 * result.achieved < bound <= result.achieved
     for mechanism, options in (("residualplanner", {}), ("wff", {}), ("querysmasher", {"solver": "eigenbasis"})):
-        rival = plan(workload, Budget(1.0), mechanism, cache=False, **KINDS[kind], **options)
-        assert rival.achieved >= bound
+        other_plan = plan(workload, Budget(1.0), mechanism, cache=False, **KINDS[kind], **options)
+        assert other_plan.achieved >= bound
 
 
 def test_certificate_random_noise_is_above_bound() -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
+    result = plan(custom(), Budget(1.0), cache=False)
     for _ in range(50):
-        blocks = {s: dataclasses.replace(b, noise=b.noise * RNG.uniform(0.3, 3.0)) for s, b in made.blocks.items()}
-        other = dataclasses.replace(made, blocks=blocks, budget=Budget(1e6))
+        blocks = {s: dataclasses.replace(b, noise=b.noise * RNG.uniform(0.3, 3.0)) for s, b in result.blocks.items()}
+        other = dataclasses.replace(result, blocks=blocks, budget=Budget(1e6))
         cost = cells_pcost(blocks, 1)
-        assert other.weighted_rmse * math.sqrt(cost) >= made.certificate.lower_bound
+        assert other.weighted_rmse * math.sqrt(cost) >= result.certificate.lower_bound
 
 
-def test_keep_joint_plan_keeps_its_groups() -> None:
+def test_keep_joint_plan_limits_group_errors() -> None:
     workload = custom(fractions=True).add(["a"], Custom(matrix=ROWS), weight=0.3)
     uniform = plan(workload, Budget(1.0), cache=False)
-    kept = plan(workload, Budget(1.0), centers="tuned", keep=0.0, cache=False)
-    assert all(a <= b * (1.0 + 1e-6) for a, b in zip(kept.totals, uniform.totals, strict=True))
-    assert kept.certificate.lower_bound <= kept.weighted_rmse
+    constrained = plan(workload, Budget(1.0), centers="tuned", keep=0.0, cache=False)
+    assert all(a <= b * (1.0 + 1e-6) for a, b in zip(constrained.totals, uniform.totals, strict=True))
+    assert constrained.certificate.lower_bound <= constrained.weighted_rmse
 
 
 def test_replace_one_joint_cost_holds_for_pairs() -> None:
-    made = plan(custom(), Budget(1.0, neighbours="replace_one"), cache=False)
-    found = made.replace_one_pcost
-    assert found.worst.pcost <= found.bound <= 1.0
-    assert replaced_pcost(made.blocks, made.max_records, cells_pcost) == found.bound
+    result = plan(custom(), Budget(1.0, neighbours="replace_one"), cache=False)
+    cost = result.replace_one_pcost
+    assert cost.worst.pcost <= cost.bound <= 1.0
+    assert replaced_pcost(result.blocks, result.max_records, cells_pcost) == cost.bound
 
 
 def test_replay_joint_plans_reach_their_charge() -> None:
     with campaign.silent():
         for budget in (Budget(1.0), Budget(1.0, rows_per_person=2)):
-            made = plan(custom(), budget, cache=False)
-            for one in campaign.replay("custom", [made], made, made.pcost, tight=True, rng=RNG):
+            result = plan(custom(), budget, cache=False)
+            for one in campaign.replay("custom", [result], result, result.pcost, tight=True, rng=RNG):
                 assert not one.wrong, one
 
 
 def test_rehearsal_joint_plan_has_predicted_errors() -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
+    result = plan(custom(), Budget(1.0), cache=False)
     frame = pd.DataFrame({"a": RNG.integers(0, 5, 300), "b": RNG.integers(0, 4, 300)})
-    truth = WHOLE @ np.bincount(frame["a"] * 4 + frame["b"], minlength=20)
-    counts = count_marginals(frame, made.schema, [("a", "b")])
-    squares = [(measure(made, counts, rehearsal=True).values(0) - truth) ** 2 for _ in range(600)]
-    np.testing.assert_allclose(np.mean(squares, axis=0), made.variances(0), rtol=0.25)
+    truth = INTEGERS @ np.bincount(frame["a"] * 4 + frame["b"], minlength=20)
+    counts = count_marginals(frame, result.schema, [("a", "b")])
+    squares = [(measure(result, counts, rehearsal=True).values(0) - truth) ** 2 for _ in range(600)]
+    np.testing.assert_allclose(np.mean(squares, axis=0), result.variances(0), rtol=0.25)
 
 
 def test_choice_joint_plans_costs_the_plan_alone() -> None:
@@ -177,25 +177,25 @@ def test_choice_joint_plans_costs_the_plan_alone() -> None:
     assert common.stretch == pytest.approx(1.0, abs=1e-6)
     assert CommonPlan.from_json(common.to_json()).spends == common.spends
     with campaign.silent():
-        for left, made in zip(common.residuals, common.options, strict=True):
+        for left, result in zip(common.residuals, common.options, strict=True):
             for one in campaign.replay(
-                "choice", [common.look, left], made, option_cost(made), tight=made is plans[0], rng=RNG
+                "choice", [common.look, left], result, option_cost(result), tight=result is plans[0], rng=RNG
             ):
                 assert not one.wrong, one
 
 
 def test_cells_pcost_weighted_block_is_exact() -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
-    block = next(iter(made.blocks.values()))
+    result = plan(custom(), Budget(1.0), cache=False)
+    block = next(iter(result.blocks.values()))
     weighted = dataclasses.replace(block, weights=RNG.uniform(0.2, 1.0, [len(s.rows) for _, s in block.factors]))
-    together: dict[object, Block] = {1: block, 2: weighted}
+    blocks: dict[object, Block] = {1: block, 2: weighted}
     truth = float((block.cell_pcosts(1) + weighted.cell_pcosts(1)).max())
-    assert cells_pcost(together, 1) == pytest.approx(truth, rel=1e-6)
+    assert cells_pcost(blocks, 1) == pytest.approx(truth, rel=1e-6)
 
 
 def test_joint_share_too_many_blocks_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = plan(custom(), Budget(1.0), cache=False)
-    parts = [(space, b.factors, 1.0 / b.noise**2) for space, b in made.blocks.items()]
+    result = plan(custom(), Budget(1.0), cache=False)
+    parts = [(space, b.factors, 1.0 / b.noise**2) for space, b in result.blocks.items()]
     assert joint_share(parts) < 0.97
     monkeypatch.setattr("engine.plans.blocks.MAX_JOINT", 2)
     assert joint_share(parts) == 1.0
@@ -213,41 +213,41 @@ def union_plan(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> Plan:
 
 @pytest.mark.parametrize("budget", [Budget(1.0), Budget(0.02, rows_per_person=3)], ids=["one", "three"])
 def test_hdmm_union_spends_its_budget(monkeypatch: pytest.MonkeyPatch, budget: Budget) -> None:
-    made = union_plan(monkeypatch, budget)
-    assert len(made.blocks) == 3
-    assert made.joint
-    truth = dearest_by_hand(made) * budget.rows_per_person**2
-    assert truth <= made.pcost <= budget.pcost
+    result = union_plan(monkeypatch, budget)
+    assert len(result.blocks) == 3
+    assert result.joint
+    truth = explicit_pcost(result) * budget.rows_per_person**2
+    assert truth <= result.pcost <= budget.pcost
     assert truth == pytest.approx(budget.pcost, rel=1e-4)
-    assert made.pcost < 0.97 * total_pcost(made.blocks, made.max_records) * budget.rows_per_person**2
+    assert result.pcost < 0.97 * total_pcost(result.blocks, result.max_records) * budget.rows_per_person**2
 
 
 def test_hdmm_union_replace_one_is_not_undercharged(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = union_plan(monkeypatch, Budget(1.0, neighbours="replace_one"))
+    result = union_plan(monkeypatch, Budget(1.0, neighbours="replace_one"))
     with campaign.silent():
-        for one in campaign.replay("union", [made], made, made.pcost, tight=False, rng=RNG):
+        for one in campaign.replay("union", [result], result, result.pcost, tight=False, rng=RNG):
             assert not one.wrong, one
 
 
-def test_hdmm_union_file_keeps_plan_and_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = union_plan(monkeypatch, Budget(1.0))
-    again = load_plan(made.to_json())
+def test_hdmm_union_file_round_trips_and_changes_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = union_plan(monkeypatch, Budget(1.0))
+    again = load_plan(result.to_json())
     assert again.joint
-    assert (again.hash, again.pcost, again.rmse) == (made.hash, made.pcost, made.rmse)
-    assert again.to_json() == made.to_json()
-    other = at_budget(made, Budget(4.0))
+    assert (again.hash, again.pcost, again.rmse) == (result.hash, result.pcost, result.rmse)
+    assert again.to_json() == result.to_json()
+    other = at_budget(result, Budget(4.0))
     assert other.joint
-    assert other.rmse == pytest.approx(made.rmse / 2, rel=1e-6)
+    assert other.rmse == pytest.approx(result.rmse / 2, rel=1e-6)
 
 
 def test_hdmm_union_older_file_adds_up_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = union_plan(monkeypatch, Budget(1.0))
+    result = union_plan(monkeypatch, Budget(1.0))
     with monkeypatch.context() as patch:
         patch.setattr("engine.plans.blocks.MAX_JOINT", 2)
         older = union_plan(monkeypatch, Budget(1.0))
     assert not older.joint
-    assert older.hash == made.hash
-    assert made.rmse < 0.99 * older.rmse
+    assert older.hash == result.hash
+    assert result.rmse < 0.99 * older.rmse
     again = load_plan(older.to_json())
     assert not again.joint
     assert (again.pcost, again.rmse) == (older.pcost, older.rmse)
@@ -255,9 +255,9 @@ def test_hdmm_union_older_file_adds_up_costs(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("mark", [0.0, 2.0])
 def test_hdmm_union_forged_header_is_refused(monkeypatch: pytest.MonkeyPatch, mark: float) -> None:
-    made = union_plan(monkeypatch, Budget(1.0))
-    header = made.matrices[0].copy()
+    result = union_plan(monkeypatch, Budget(1.0))
+    header = result.matrices[0].copy()
     header[3] = mark
-    text = dataclasses.replace(made, matrices=(header, *made.matrices[1:])).to_json()
+    text = dataclasses.replace(result, matrices=(header, *result.matrices[1:])).to_json()
     with pytest.raises(PlanError, match="fit"):
         load_plan(text)

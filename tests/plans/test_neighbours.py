@@ -17,7 +17,7 @@ from engine.workload import Attribute, Schema, Workload
 from tests import oracles
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-ASKED = (
+QUERIES = (
     Workload(SCHEMA)
     .add(("a",), "range")
     .add(("a", "b"), {"a": "prefix", "b": "prefix"}, weight=2.0)
@@ -27,22 +27,22 @@ TABLES = Workload.all_ways(SCHEMA, (1, 2), "marginal")
 VARIANTS = [(m.name, options) for m in MECHANISMS for options in m.variants]
 
 
-def made(name, options, **unit):
-    for workload in (ASKED, TABLES):
+def first_plan(name, options, **unit):
+    for workload in (QUERIES, TABLES):
         for budget in (Budget(1.0, **unit), Budget.pure(1.0, **unit)):
             try:
                 return plan(workload, budget, name, cache=False, **options)
             except NotApplicable:
                 continue
-    raise AssertionError(f"{name} applies to nothing")
+    raise AssertionError(f"{name} has no plan")
 
 
-def columns(found):
+def columns(result):
     """Return the rows over their noise, shape (answers, cells), and whether costs are L1."""
-    blocks = list(found.blocks.values())
+    blocks = list(result.blocks.values())
     parts = []
     for block in blocks:
-        rows = oracles.block_rows(found.schema, block)
+        rows = oracles.block_rows(result.schema, block)
         if block.weights is not None:
             rows = rows * block.weights.reshape(-1, 1)
         parts.append(rows * DEVIATION[block.law] / block.noise)
@@ -54,8 +54,8 @@ def cost(moved, in_l1):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_the_error_of_three_rows_is_three_times_that_of_one(name, options):
-    one, three = made(name, options), made(name, options, rows_per_person=3)
+def test_rows_per_person_three_triples_error(name, options):
+    one, three = first_plan(name, options), first_plan(name, options, rows_per_person=3)
     assert three.rmse == pytest.approx(3.0 * one.rmse, rel=1e-6)
     assert three.certificate.gap == pytest.approx(one.certificate.gap, abs=1e-6)
     B, in_l1 = columns(three)
@@ -72,13 +72,13 @@ def test_the_error_of_three_rows_is_three_times_that_of_one(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_replacing_costs_at_most_the_proven_bound(name, options):
-    found = made(name, options)
-    B, in_l1 = columns(found)
+def test_replace_one_pcost_is_within_bound(name, options):
+    result = first_plan(name, options)
+    B, in_l1 = columns(result)
     pairs = itertools.combinations(range(B.shape[1]), 2)
     truth = max(cost(B[:, x] - B[:, y], in_l1) for x, y in pairs)
-    bound, worst = found.replace_one_pcost
-    assert truth <= bound <= found.budget.replace_one_pcost
+    bound, worst = result.replace_one_pcost
+    assert truth <= bound <= result.budget.replace_one_pcost
     assert worst.pcost <= truth * (1.0 + 1e-9)
     cells = [
         int(np.ravel_multi_index([p.get(n, 0) for n in SCHEMA.names], SCHEMA.sizes(SCHEMA.names)))
@@ -93,31 +93,31 @@ def test_replacing_costs_at_most_the_proven_bound(name, options):
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
-def test_a_plan_for_replacing_keeps_its_budget(name, options):
-    found = made(name, options, neighbours="replace_one", rows_per_person=2)
-    B, in_l1 = columns(found)
+def test_replace_one_plan_is_within_budget(name, options):
+    result = first_plan(name, options, neighbours="replace_one", rows_per_person=2)
+    B, in_l1 = columns(result)
     truth = 4.0 * max(cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2))
-    assert truth <= found.pcost <= found.budget.pcost
-    assert truth >= found.pcost * (0.2 if in_l1 else 0.5 if name == "gaussian" else 0.85)
-    assert found.certificate.gap == math.inf
-    assert "No bound" in found.certificate.statement
+    assert truth <= result.pcost <= result.budget.pcost
+    assert truth >= result.pcost * (0.2 if in_l1 else 0.5 if name == "gaussian" else 0.85)
+    assert result.certificate.gap == math.inf
+    assert "No bound" in result.certificate.statement
 
 
 @pytest.mark.parametrize("impossible", [(), ["a == 0 and b == 0"]])
 @pytest.mark.parametrize("name", ["querysmasher", "residualplanner+", "identity"])
-def test_a_record_replaced_by_one_that_counts_nowhere_keeps_the_budget(name, impossible):
+def test_replace_one_uncounted_record_is_within_budget(name, impossible):
     """If most of the budget goes to the total, adding a record costs more than replacing one."""
-    asked = Workload(SCHEMA.with_facts(impossible=impossible)).add((), weight=1e4).add(("a", "b"), weight=1e-3)
-    found = plan(asked, Budget(1.0, neighbours="replace_one"), name, cache=False)
-    B, in_l1 = columns(found)
-    vanish = max(cost(B[:, x], in_l1) for x in range(B.shape[1]))
+    workload = Workload(SCHEMA.with_facts(impossible=impossible)).add((), weight=1e4).add(("a", "b"), weight=1e-3)
+    result = plan(workload, Budget(1.0, neighbours="replace_one"), name, cache=False)
+    B, in_l1 = columns(result)
+    removed = max(cost(B[:, x], in_l1) for x in range(B.shape[1]))
     pairs = max(cost(B[:, x] - B[:, y], in_l1) for x, y in itertools.combinations(range(B.shape[1]), 2))
-    assert max(vanish, pairs) <= found.pcost <= found.budget.pcost
-    assert vanish <= found.replace_one_pcost.bound
-    assert name == "identity" or vanish > pairs
+    assert max(removed, pairs) <= result.pcost <= result.budget.pcost
+    assert removed <= result.replace_one_pcost.bound
+    assert name == "identity" or removed > pairs
 
 
-def test_the_usual_unit_is_not_written_so_that_plans_keep_their_hash():
+def test_budget_default_unit_is_not_written():
     assert Budget(2.0).to_dict() == {"pcost": 2.0}
     for budget in (
         Budget(2.0, rows_per_person=3),
@@ -134,24 +134,24 @@ def test_the_usual_unit_is_not_written_so_that_plans_keep_their_hash():
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.0, 2.5, True, "3", None, 10**7])
-def test_rows_that_are_no_number_of_rows_are_refused(rows):
-    with pytest.raises(BudgetError, match="whole number from 1"):
+def test_budget_invalid_rows_per_person_is_refused(rows):
+    with pytest.raises(BudgetError, match="from 1"):
         Budget(1.0, rows_per_person=rows)
 
 
-def test_other_neighbours_are_refused():
+def test_budget_unknown_neighbours_is_refused():
     with pytest.raises(BudgetError, match="add_remove, replace_one"):
         Budget(1.0, neighbours="swap")
     with pytest.raises(BudgetError):
         Budget.from_dict({"pcost": 1.0, "neighbors": "replace_one"})
 
 
-def test_the_guarantee_is_said_for_a_person():
+def test_budget_describe_states_unit():
     assert "at most 3 rows" in Budget(1.0, rows_per_person=3).describe()
     assert "these values or any others" in Budget.pure(1.0, neighbours="replace_one").describe()
 
 
-def test_a_choice_is_made_for_persons_too():
+def test_coarse_or_fine_uses_privacy_unit():
     def options(**unit):
         return [plan(Workload.all_ways(SCHEMA, k, "marginal"), Budget(1.0, **unit)) for k in (1, 2)]
 
@@ -166,7 +166,7 @@ def test_a_choice_is_made_for_persons_too():
     left = columns(three.residuals[1])[0]
     both = np.concatenate([B, left])
     assert 9.0 * max(cost(both[:, x], False) for x in range(both.shape[1])) <= sum(three.spends[1])
-    with pytest.raises(PlanError, match="protect different things"):
+    with pytest.raises(PlanError, match="different"):
         coarse_or_fine(options()[0], options(rows_per_person=3)[1])
     with pytest.raises(PlanError, match="replace"):
         coarse_or_fine(*options(neighbours="replace_one"))

@@ -9,8 +9,7 @@ import pytest
 import scipy.optimize
 
 from engine.errors import PlanError
-from engine.mechanisms import plan
-from engine.mechanisms import reweighting as reweighted
+from engine.mechanisms import plan, reweighting
 from engine.mechanisms.querysmasher import QuerySmasher
 from engine.plans.objectives import Objective, symmetry
 from engine.plans.variance import footprint
@@ -20,65 +19,67 @@ from engine.residuals.decomposition import decompose
 from engine.workload import Custom, Width, Workload
 from tests import oracles, shapes
 from tests.pairs import pairwise
-from tests.plans.goals import GOALS, ONE, RESIDUAL, SHAPES, SLACK, made, value_of
+from tests.plans.goals import GOALS, ONE, RESIDUAL, SHAPES, SLACK, cached_plan, value_of
 
 
-def takers(shape, goal):
+def mechanisms_for(shape, goal):
     """Return the mechanisms for a goal: the optimal one always, the others for one goal of two."""
     turn = SHAPES.index(shape) + GOALS.index(goal)
     return [m.name for k, m in enumerate(RESIDUAL) if m.name == "querysmasher" or (turn + k) % 2]
 
 
-def every_taker():
+def every_mechanism_case():
     for shape, m, goal in itertools.product(SHAPES, RESIDUAL, GOALS):
-        marks = [] if m.name in takers(shape, goal) else [pytest.mark.full]
+        marks = [] if m.name in mechanisms_for(shape, goal) else [pytest.mark.full]
         yield pytest.param(shape, m.name, goal, id=f"{shape}-{m.name}-{goal['objective']}", marks=marks)
 
 
-def test_every_mechanism_meets_every_goal_and_shape():
-    met = [(shape, name, g) for shape in SHAPES for g, goal in enumerate(GOALS) for name in takers(shape, goal)]
+def test_mechanisms_for_goal_covers_all_pairs():
+    covered = [
+        (shape, name, g) for shape in SHAPES for g, goal in enumerate(GOALS) for name in mechanisms_for(shape, goal)
+    ]
     names = [m.name for m in RESIDUAL]
-    assert {own[:2] for own in met} == set(itertools.product(SHAPES, names))
-    assert {own[1:] for own in met} == set(itertools.product(names, range(len(GOALS))))
+    assert {row[:2] for row in covered} == set(itertools.product(SHAPES, names))
+    assert {row[1:] for row in covered} == set(itertools.product(names, range(len(GOALS))))
 
 
-@pytest.mark.parametrize(("shape", "mechanism", "goal"), list(every_taker()))
-def test_plans_achieve_what_they_say(mechanism, shape, goal):
-    found = made(mechanism, shape, **goal)
-    plain = made(mechanism, shape, "sum")
-    explicit = oracles.Explicit(found)
-    assert explicit.pcost <= found.pcost <= 1.0
-    for i, W in enumerate(oracles.workload_rows(found.workload)):
-        np.testing.assert_allclose(found.variances(i), explicit.variances(W), rtol=1e-8, atol=1e-12)
-    assert found.achieved == pytest.approx(value_of(found, **goal), rel=1e-8)
-    assert found.achieved <= value_of(plain, **goal) * (1 + SLACK)
-    certificate = found.certificate
-    assert 0 < certificate.lower_bound <= found.achieved * (1 + SLACK)
-    assert certificate.gap == pytest.approx(found.achieved / certificate.lower_bound - 1, abs=1e-12)
+@pytest.mark.parametrize(("shape", "mechanism", "goal"), list(every_mechanism_case()))
+def test_plan_achieved_objective_matches_matrices(mechanism, shape, goal):
+    result = cached_plan(mechanism, shape, **goal)
+    plain = cached_plan(mechanism, shape, "sum")
+    explicit = oracles.Explicit(result)
+    assert explicit.pcost <= result.pcost <= 1.0
+    for i, W in enumerate(oracles.workload_rows(result.workload)):
+        np.testing.assert_allclose(result.variances(i), explicit.variances(W), rtol=1e-8, atol=1e-12)
+    assert result.achieved == pytest.approx(value_of(result, **goal), rel=1e-8)
+    assert result.achieved <= value_of(plain, **goal) * (1 + SLACK)
+    certificate = result.certificate
+    assert 0 < certificate.lower_bound <= result.achieved * (1 + SLACK)
+    assert certificate.gap == pytest.approx(result.achieved / certificate.lower_bound - 1, abs=1e-12)
     assert ("largest standard error" if goal["objective"] == "max" else "power 3") in certificate.statement
 
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("everyone", [False, pytest.param(True, marks=pytest.mark.full)])
-def test_no_mechanism_beats_the_bound_of_another(everyone, shape, goal):
+@pytest.mark.parametrize("all_mechanisms", [False, pytest.param(True, marks=pytest.mark.full)])
+def test_objective_bound_holds_for_other_mechanisms(all_mechanisms, shape, goal):
     """All mechanisms measure residual spaces of uniform centers: bounds hold for every plan."""
-    names = [m.name for m in RESIDUAL] if everyone else takers(shape, goal)
-    plans = [made(name, shape, **goal) for name in names]
-    best = min(value_of(p, **goal) for p in (*plans, *(made(m.name, shape, "sum") for m in RESIDUAL)))
-    for found in plans:
-        assert found.certificate.lower_bound <= best * (1 + SLACK)
-    assert made("querysmasher", shape, **goal).certificate.gap <= (1e-2 if goal["objective"] == "max" else 1e-4)
+    names = [m.name for m in RESIDUAL] if all_mechanisms else mechanisms_for(shape, goal)
+    plans = [cached_plan(name, shape, **goal) for name in names]
+    best = min(value_of(p, **goal) for p in (*plans, *(cached_plan(m.name, shape, "sum") for m in RESIDUAL)))
+    for result in plans:
+        assert result.certificate.lower_bound <= best * (1 + SLACK)
+    assert cached_plan("querysmasher", shape, **goal).certificate.gap <= (1e-2 if goal["objective"] == "max" else 1e-4)
 
 
-def contributions(found):
+def contributions(result):
     """Return every block's term of each weighted query's variance, shape (queries, blocks)."""
-    rows, weights = oracles.workload_rows(found.workload), oracles.query_weights(found.workload)
+    rows, weights = oracles.workload_rows(result.workload), oracles.query_weights(result.workload)
     W = np.concatenate([r[w > 0] for r, w in zip(rows, weights, strict=True)])
-    before, out = oracles.Explicit(found).variances(W), []
-    for space, block in found.blocks.items():
-        louder = dataclasses.replace(block, noise=block.noise * math.sqrt(2.0))
-        changed = dataclasses.replace(found, blocks={**found.blocks, space: louder})
+    before, out = oracles.Explicit(result).variances(W), []
+    for space, block in result.blocks.items():
+        doubled = dataclasses.replace(block, noise=block.noise * math.sqrt(2.0))
+        changed = dataclasses.replace(result, blocks={**result.blocks, space: doubled})
         out.append((oracles.Explicit(changed).variances(W) - before) / block.noise**2)
     return np.maximum(np.array(out).T, 0.0), np.concatenate([w[w > 0] for w in weights])
 
@@ -91,10 +92,11 @@ FEW = pairwise(*SOLVED)
     ("shape", "mechanism", "goal"),
     [pytest.param(*row, marks=() if row in FEW else pytest.mark.full) for row in itertools.product(*SOLVED)],
 )
-def test_shares_are_those_of_a_generic_solver(mechanism, shape, goal):
-    found = made(mechanism, shape, **goal)  # fixed strategies: only the shares are free
-    P, weights = contributions(found)
-    x = np.log([b.noise**2 for b in made(mechanism, shape, "sum").blocks.values()])
+def test_budget_shares_match_generic_solver(mechanism, shape, goal):
+    # the strategies are fixed, only the shares are free
+    result = cached_plan(mechanism, shape, **goal)
+    P, weights = contributions(result)
+    x = np.log([b.noise**2 for b in cached_plan(mechanism, shape, "sum").blocks.values()])
 
     if goal["objective"] == "max":
         start = np.append(x, math.log((P @ np.exp(x)).max()))
@@ -112,11 +114,11 @@ def test_shares_are_those_of_a_generic_solver(mechanism, shape, goal):
             return math.log(weights @ (P @ np.exp(y)) ** p) / p + math.log(np.exp(-y).sum())
 
         solved = scipy.optimize.minimize(norm, x, method="BFGS", options={"gtol": 1e-9})
-        best = math.exp(0.5 * solved.fun) / found.workload.queries ** (0.5 / p)
-    assert found.achieved == pytest.approx(best, rel=2e-5)
+        best = math.exp(0.5 * solved.fun) / result.workload.queries ** (0.5 / p)
+    assert result.achieved == pytest.approx(best, rel=2e-5)
 
 
-def test_equal_variances_need_no_other_plan():
+def test_max_objective_equal_variances_gives_sum_plan():
     """By symmetry, marginals and circular ranges of one length have equal variances."""
     for workload in (
         Workload(shapes.numeric(5, 4)).add(("a", "b"), "marginal"),
@@ -129,14 +131,14 @@ def test_equal_variances_need_no_other_plan():
 
 
 @pytest.mark.parametrize("mechanism", [m.name for m in RESIDUAL])
-def test_marginals_have_an_exact_optimum(mechanism):
+def test_objectives_marginals_close_gap(mechanism):
     """Group weights suffice: mechanisms that are optimal for marginals close the gap."""
     workload = Workload.all_ways(shapes.numeric(6, 3, 2), (0, 1, 2), "marginal")
     for goal in GOALS:
         assert plan(workload, ONE, mechanism, **goal).certificate.gap <= 2e-5
 
 
-def test_powers_lie_between_the_sum_and_the_maximum():
+def test_lp_objective_lies_between_sum_and_max():
     workload = Workload.all_ways(shapes.numeric(8, 6), (1, 2), "prefix")
     plans = [plan(workload, ONE, objective="lp", power=p) for p in (1.0, 2.0, 12.0)]
     plans = [plan(workload, ONE), *plans, plan(workload, ONE, objective="max")]
@@ -147,7 +149,7 @@ def test_powers_lie_between_the_sum_and_the_maximum():
     assert plans[-1].max_variance < 0.85 * plans[0].max_variance
 
 
-def test_weights_only_choose_the_queries_of_the_maximum():
+def test_max_objective_ignores_size_of_weights():
     schema = shapes.numeric(5, 3)
     a = Workload(schema).add("a", "prefix").add(("a", "b"), "marginal").add("b", "range", weight=0.0)
     b = Workload(schema).add("a", "prefix", weight=7.0).add(("a", "b"), "marginal", query_weights=np.arange(1.0, 16.0))
@@ -158,24 +160,24 @@ def test_weights_only_choose_the_queries_of_the_maximum():
     assert plan(light, ONE, objective="max").achieved < 0.9 * plan(light, ONE).max_variance ** 0.5
 
 
-def test_targets_share_out_the_accuracy():
+def test_max_objective_targets_scale_errors():
     workload = Workload(shapes.numeric(6, 4)).add("a", "prefix").add(("a", "b"), "marginal").add("b", "range")
     targets = [1.0, 4.0, 2.0]
-    found = plan(workload, ONE, objective="max", targets=targets)
-    assert found.achieved == pytest.approx(value_of(found, "max", targets=targets), rel=1e-8)
+    result = plan(workload, ONE, objective="max", targets=targets)
+    assert result.achieved == pytest.approx(value_of(result, "max", targets=targets), rel=1e-8)
     largest = plan(workload, ONE, objective="max")
     for other in (plan(workload, ONE), largest):
-        assert found.achieved < value_of(other, "max", targets=targets) * (1 - 1e-3)
-    assert found.certificate.gap < 5e-3
-    assert "ratio of standard error to target" in found.certificate.statement
+        assert result.achieved < value_of(other, "max", targets=targets) * (1 - 1e-3)
+    assert result.certificate.gap < 5e-3
+    assert "ratio of standard error to target" in result.certificate.statement
     doubled = plan(workload, ONE, objective="max", targets=[2 * t for t in targets])
-    assert doubled.achieved == pytest.approx(found.achieved / 2, rel=2e-3)
+    assert doubled.achieved == pytest.approx(result.achieved / 2, rel=2e-3)
     same = plan(workload, ONE, objective="max", targets=3.0)
     assert same.achieved == pytest.approx(largest.achieved / 3, rel=2e-3)
 
 
-def test_groups_that_only_look_alike_are_not_mixed_up():
-    """A ring of six attributes and two rings of three: every attribute has two neighbours in both."""
+def test_symmetry_rings_of_pairs_are_separated():
+    """One ring of six attributes and two rings of three have equal degrees."""
     schema = shapes.numeric(*[2] * 6)
     ring = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("e", "f"), ("a", "f")]
     rings = [("a", "b"), ("b", "c"), ("a", "c"), ("d", "e"), ("e", "f"), ("d", "f")]
@@ -183,9 +185,9 @@ def test_groups_that_only_look_alike_are_not_mixed_up():
         workload = Workload(schema)
         for pair in pairs:
             workload = workload.add(pair, {pair[0]: "prefix", pair[1]: "marginal"})
-        found = plan(workload, ONE, objective="max")
-        assert found.achieved == pytest.approx(value_of(found, "max"), rel=1e-8)
-        assert found.certificate.gap <= 2e-3
+        result = plan(workload, ONE, objective="max")
+        assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
+        assert result.certificate.gap <= 2e-3
     same = symmetry(
         Workload.all_ways(schema, (1, 2), "prefix"),
         list(decompose(Workload.all_ways(schema, (1, 2), "prefix")).spaces),
@@ -198,10 +200,10 @@ def test_groups_that_only_look_alike_are_not_mixed_up():
 
 
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0, 3.5, 6.0])
-def test_power_sums_are_exact(power):
+def test_footprint_power_sums_are_exact(power):
     workload = Workload(shapes.numeric(5, 4, 3)).add(("a", "b", "c"), {"a": "range", "b": "prefix", "c": "marginal"})
-    found = plan(workload, ONE)
-    queries, variances = footprint(found.group_variance(0)), found.variances(0)
+    result = plan(workload, ONE)
+    queries, variances = footprint(result.group_variance(0)), result.variances(0)
     total, slopes = queries.power_sum(queries.noises, power, 2.0)
     assert total == pytest.approx(np.sum((variances / 2.0) ** power), rel=1e-10)
     for j in range(len(slopes)):
@@ -229,31 +231,31 @@ def test_power_sums_are_exact(power):
     ],
     ids=str,
 )
-def test_options_that_make_no_sense(options):
+def test_plan_invalid_objective_options_are_refused(options):
     workload = Workload(shapes.numeric(3, 2)).add("a").add("b").add(("a", "b"))
     with pytest.raises(PlanError) as caught:
         plan(workload, ONE, **options)
     assert ("targets" if "targets" in options else "power") in str(caught.value)
 
 
-def test_time_limits_are_kept_with_what_was_found():
+def test_max_objective_time_limit_returns_plan():
     workload = Workload.all_ways(shapes.numeric(8, 8, 8), (1, 2), Width(3))
-    found = plan(workload, ONE, objective="max", time_limit=1e-6)
-    assert found.achieved <= plan(workload, ONE).max_variance ** 0.5 * 1.5
-    assert found.certificate.lower_bound <= found.achieved
+    result = plan(workload, ONE, objective="max", time_limit=1e-6)
+    assert result.achieved <= plan(workload, ONE).max_variance ** 0.5 * 1.5
+    assert result.certificate.lower_bound <= result.achieved
 
 
-def test_a_split_that_is_seen_to_be_worse_is_not_searched_to_its_end(monkeypatch):
+def test_max_objective_worse_split_stops_early(monkeypatch):
     """After a few steps, the bound for uniform centers exceeds the value for tuned centers."""
     steps = []
-    evaluate = reweighted.TradeoffSearch.evaluate
+    evaluate = reweighting.TradeoffSearch.evaluate
 
-    def told(search, x):
+    def counting_evaluate(search, x):
         steps.append(bool(search.split.centers or search.split.complements))
         return evaluate(search, x)
 
-    monkeypatch.setattr(reweighted.TradeoffSearch, "evaluate", told)
-    monkeypatch.setattr(reweighted, "EVALUATIONS", 14)
+    monkeypatch.setattr(reweighting.TradeoffSearch, "evaluate", counting_evaluate)
+    monkeypatch.setattr(reweighting, "EVALUATIONS", 14)
     workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add(("a", "b"), "affine").add(("a", "b"), "range")
     uniform = plan(workload, ONE, objective="max", cache=False)
     alone = len(steps)
@@ -263,16 +265,16 @@ def test_a_split_that_is_seen_to_be_worse_is_not_searched_to_its_end(monkeypatch
     assert tuned.max_variance < uniform.certificate.lower_bound**2
     assert alone > 10
     assert 0 < steps.count(False) < 0.5 * alone
-    assert steps[-1] is False  # what it is compared with is known by then
+    assert steps[-1] is False
 
 
 @pytest.mark.parametrize("limit", [None, 1e-6])
-def test_of_tuned_and_uniform_centers_the_better_are_taken(limit, monkeypatch):
+def test_max_objective_uses_better_centers(limit, monkeypatch):
     """Centers are tuned for the sum, and may be worse for another objective."""
     workload = Workload(shapes.numeric(4, 3)).add("a", "prefix").add(("a", "b"), "affine").add("b", weight=50.0)
     bad = Split(centers={"a": np.array([1.0, 0.0, 0.0, 0.0])})
     monkeypatch.setattr(QuerySmasher, "_splits", lambda *_: [bad])
-    monkeypatch.setattr(reweighted, "EVALUATIONS", 8)
+    monkeypatch.setattr(reweighting, "EVALUATIONS", 8)
     chosen = plan(workload, ONE, objective="max", centers="tuned", time_limit=limit)
     alone = plan(workload, ONE, objective="max", time_limit=limit)
     if limit is None:

@@ -8,16 +8,15 @@ import math
 import numpy as np
 import pytest
 
-from engine.mechanisms import plan
+from engine.mechanisms import plan, reweighting
 from engine.mechanisms import residual_base as residual
-from engine.mechanisms import reweighting as reweighted
 from engine.mechanisms.reweighting import POWER, PointWeights
 from engine.plans.objectives import Emphasis, Objective, footprints, symmetry
 from engine.plans.variance import VarianceBuilder
 from engine.residuals.basis import UNIFORM
 from engine.workload import Attribute, Schema, Workload
 from tests import oracles, shapes
-from tests.plans.goals import GOALS, ONE, SLACK, made, value_of
+from tests.plans.goals import GOALS, ONE, SLACK, cached_plan, value_of
 
 
 def weights_of(emphasis, workload):
@@ -27,65 +26,66 @@ def weights_of(emphasis, workload):
         if kind < 0:
             out.append(np.zeros(group.count))
             continue
-        own = np.ones(1)
+        query_weights = np.ones(1)
         for number in emphasis.uses[kind]:
-            own = np.multiply.outer(own, emphasis.vectors[number]).ravel()
-        out.append(emphasis.weights[kind] * own)
+            query_weights = np.multiply.outer(query_weights, emphasis.vectors[number]).ravel()
+        out.append(emphasis.weights[kind] * query_weights)
     return out
 
 
-def test_attributes_beside_tables_of_cells_have_weights_of_their_own(monkeypatch):
+def test_max_objective_mixed_attributes_has_small_gap(monkeypatch):
     """One weight per cell for all groups leaves a gap of 2e-3 to a bound that is 1e-4 too low."""
-    monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)  # as where tables are larger
+    # treat the small tables like large ones
+    monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
     schema = Schema([Attribute.of_size("a", 6), Attribute.of_size("b", 5), Attribute.of_size("c", 3, "categorical")])
-    found = plan(Workload.all_ways(schema, (1, 2)), ONE, objective="max")
-    assert found.achieved == pytest.approx(value_of(found, "max"), rel=1e-8)
-    assert 0.0 <= found.certificate.gap <= 3e-4
+    result = plan(Workload.all_ways(schema, (1, 2)), ONE, objective="max")
+    assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
+    assert 0.0 <= result.certificate.gap <= 3e-4
 
 
-def test_single_queries_steer_the_weights(monkeypatch):
+def test_point_weights_improve_plan(monkeypatch):
     """Product weights are not optimal: without weights of single queries a gap remains."""
-    monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)
+    monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
     monkeypatch.setattr(residual, "is_applicable", lambda *_: False)
     workload = Workload.all_ways(shapes.numeric(8, 8), (1, 2))
-    found = plan(workload, ONE, objective="max", cache=False)
-    monkeypatch.setattr(reweighted.PointWeights, "fits", lambda asked: False)
+    result = plan(workload, ONE, objective="max", cache=False)
+    monkeypatch.setattr(reweighting.PointWeights, "fits", lambda footprints: False)
     factored = plan(workload, ONE, objective="max", cache=False)
-    assert found.achieved == pytest.approx(value_of(found, "max"), rel=1e-8)
-    assert found.achieved < factored.achieved * (1 - 1e-5)
-    assert found.certificate.lower_bound <= factored.achieved
+    assert result.achieved == pytest.approx(value_of(result, "max"), rel=1e-8)
+    assert result.achieved < factored.achieved * (1 - 1e-5)
+    assert result.certificate.lower_bound <= factored.achieved
 
 
-def test_weights_of_single_queries_are_followed_exactly(monkeypatch):
+def test_point_weights_match_explicit_sums(monkeypatch):
     """Terms by query and the optimal noises, against explicit sums."""
-    monkeypatch.setattr(reweighted, "WHOLE_CELLS", 0)
+    monkeypatch.setattr(reweighting, "MAX_FULL_DOMAIN_CELLS", 0)
     workload, goal = (
         Workload.all_ways(shapes.numeric(5, 4, 3), (1, 2, 3)),
         Objective(power=math.inf, targets=(3.0,) * 7),
     )
-    found = plan(workload, ONE, objective="max", targets=math.sqrt(3.0))
-    same = symmetry(workload, list(found.blocks), goal, {}, UNIFORM)
-    builder = VarianceBuilder(blocks=found.blocks, split=UNIFORM, schema=workload.schema)
-    asked, emphasis = footprints(workload, builder, same, goal), found.tradeoff.emphasis
+    result = plan(workload, ONE, objective="max", targets=math.sqrt(3.0))
+    same = symmetry(workload, list(result.blocks), goal, {}, UNIFORM)
+    builder = VarianceBuilder(blocks=result.blocks, split=UNIFORM, schema=workload.schema)
+    groups, emphasis = footprints(workload, builder, same, goal), result.tradeoff.emphasis
     noises = np.random.default_rng(0).uniform(1.0, 2.0, len(same.counts))
-    single = PointWeights(asked, emphasis)
-    single.follow(asked, noises)
-    earned, best = single.weighted_variances(asked, same.counts, noises, emphasis)
+    single = PointWeights(groups, emphasis)
+    single.follow(groups, noises)
+    weighted, best = single.weighted_variances(groups, same.counts, noises, emphasis)
 
     def variances(kind, s):
-        columns = [s[list(asked[kind].spaces)][:, None], *asked[kind].queries.tables]
+        columns = [s[list(groups[kind].spaces)][:, None], *groups[kind].queries.tables]
         return functools.reduce(lambda a, b: np.einsum("ja,jb->jab", a, b).reshape(len(a), -1), columns).sum(axis=0)
 
-    start = [w * asked[k].target for k, w in enumerate(weights_of(emphasis, workload))]  # every group is a kind
+    start = [w * groups[k].target for k, w in enumerate(weights_of(emphasis, workload))]
     mass = [m * (variances(k, noises) / 3.0) ** POWER for k, m in enumerate(start)]
     mass = [m / sum(map(np.sum, mass)) for m in mass]
-    by_hand = [np.zeros(len(v)) for v in emphasis.vectors]
+    expected_weights = [np.zeros(len(v)) for v in emphasis.vectors]
     for k, numbers in enumerate(emphasis.uses):
         table = (mass[k] * variances(k, noises) / 3.0).reshape([len(emphasis.vectors[n]) for n in numbers])
         for axis, number in enumerate(numbers):
-            by_hand[number] += np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1).sum(axis=1)
-    for own, expected in zip(earned, by_hand, strict=True):
-        np.testing.assert_allclose(own, expected, rtol=1e-9)
+            expected_weights[number] += np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1).sum(axis=1)
+    for actual, expected in zip(weighted, expected_weights, strict=True):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9)
 
     def total(s):
         return sum(float(m @ variances(k, s)) for k, m in enumerate(mass)) * float(np.sum(same.counts / s))
@@ -97,10 +97,10 @@ def test_weights_of_single_queries_are_followed_exactly(monkeypatch):
 
 @pytest.mark.parametrize("goal", GOALS, ids=lambda g: g["objective"])
 @pytest.mark.parametrize("shape", ["nested", "query_weighted", "custom_matrix"])
-def test_bounds_follow_from_their_weights(shape, goal):
+def test_objective_bound_matches_weighted_optimum(shape, goal):
     """The bound is the brute-force optimum of the weighted sum over the weights' dual norm."""
-    found = made("querysmasher", shape, **goal)
-    workload, tradeoff = found.workload, found.tradeoff
+    result = cached_plan("querysmasher", shape, **goal)
+    workload, tradeoff = result.workload, result.tradeoff
     weights = weights_of(tradeoff.witness or tradeoff.emphasis, workload)
     if goal["objective"] == "max":
         size = sum(w.sum() for w in weights)
@@ -109,13 +109,13 @@ def test_bounds_follow_from_their_weights(shape, goal):
         pairs = zip(np.concatenate(weights), np.concatenate(oracles.query_weights(workload)), strict=True)
         size = sum(o * (w / o) ** q for w, o in pairs if o > 0) ** (1 / q)
     weighted = Workload(workload.schema)
-    for group, own in zip(workload.groups, weights, strict=True):
-        weighted = weighted.add(group.attributes, group.family, query_weights=own)
+    for group, query_weights in zip(workload.groups, weights, strict=True):
+        weighted = weighted.add(group.attributes, group.family, query_weights=query_weights)
     low, high = (b**2 * workload.queries / size for b in oracles.class_optimum(weighted, 1.0, 1e-5))
-    assert low * (1 - 1e-4) <= found.bound <= high * (1 + SLACK)
+    assert low * (1 - 1e-4) <= result.bound <= high * (1 + SLACK)
 
 
-def test_emphasis_is_the_workload_with_its_weights():
+def test_emphasis_apply_equals_weighted_workload():
     workload = shapes.nested()
     rng = np.random.default_rng(3)
     numbers = itertools.count()
@@ -127,7 +127,7 @@ def test_emphasis_is_the_workload_with_its_weights():
     )
     again = Emphasis.from_dict(json.loads(json.dumps(emphasis.to_dict())))
     written = Workload(workload.schema)
-    for group, own in zip(workload.groups, weights_of(again, workload), strict=True):
-        written = written.add(group.attributes, group.family, query_weights=own)
+    for group, query_weights in zip(workload.groups, weights_of(again, workload), strict=True):
+        written = written.add(group.attributes, group.family, query_weights=query_weights)
     a, b = plan(emphasis.apply(workload), ONE), plan(written, ONE)
     assert a.bound == pytest.approx(b.bound, rel=1e-5)

@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.mechanisms import load_plan
-from tests.plans.goals import GOALS, made, packed
+from tests.plans.goals import GOALS, cached_plan, packed
 from tests.plans.tampering import changed
 
 
@@ -18,27 +18,27 @@ from tests.plans.tampering import changed
 @pytest.mark.parametrize(
     "shape", ["query_weighted", *(pytest.param(s, marks=pytest.mark.full) for s in ("custom_matrix", "nested"))]
 )
-def test_plan_files_hold_the_search(shape, goal, centers):
-    found = made("querysmasher", shape, **goal, centers=centers)
-    text = found.to_json()
+def test_load_plan_objective_search_round_trips(shape, goal, centers):
+    result = cached_plan("querysmasher", shape, **goal, centers=centers)
+    text = result.to_json()
     again = load_plan(text)
     assert again.to_json() == text
-    assert again.certificate == found.certificate
-    for i in range(len(found.workload.groups)):
-        np.testing.assert_array_equal(again.variances(i), found.variances(i))
-    for space, block in found.blocks.items():
+    assert again.certificate == result.certificate
+    for i in range(len(result.workload.groups)):
+        np.testing.assert_array_equal(again.variances(i), result.variances(i))
+    for space, block in result.blocks.items():
         assert (again.blocks[space].noise, again.blocks[space].grid) == (block.noise, block.grid)
 
 
-def test_plans_of_the_sum_are_written_as_before():
-    document = json.loads(made("querysmasher", "nested", "sum").to_json())
+def test_to_json_sum_objective_has_no_tradeoff():
+    document = json.loads(cached_plan("querysmasher", "nested", "sum").to_json())
     assert "tradeoff" not in document["solved"]
     assert "achieved" not in document["solved"]
     assert not {"power", "targets"} & set(document["options"])
     assert load_plan(json.dumps(document)).tradeoff is None
 
 
-def _louder(text):
+def _doubled(text):
     values = np.frombuffer(base64.b64decode(text), "<f8").copy()
     values[0] *= 2
     return packed(*values)
@@ -49,22 +49,22 @@ TAMPERINGS = {
     "no search": changed(*TRADEOFF, value=None),
     "no shares": changed(*TRADEOFF, "shares", value=packed()),
     "negative shares": changed(*TRADEOFF, "shares", value=packed(-1.0)),
-    "other shares": changed(*TRADEOFF, "shares", value=_louder),
+    "other shares": changed(*TRADEOFF, "shares", value=_doubled),
     "other weights": changed(*TRADEOFF, "emphasis", "weights", value=packed(1.0)),
     "infinite weights": changed(*TRADEOFF, "emphasis", "weights", value=packed(math.inf)),
     "no vectors": changed(*TRADEOFF, "emphasis", "vectors", value=[]),
-    "kinds that are not there": changed(*TRADEOFF, "emphasis", "kinds", value=lambda kinds: [99] * len(kinds)),
+    "unknown kinds": changed(*TRADEOFF, "emphasis", "kinds", value=lambda kinds: [99] * len(kinds)),
     "no kinds": changed(*TRADEOFF, "emphasis", "kinds", value=[]),
     "no emphasis": changed(*TRADEOFF, "emphasis", value=None),
-    "promise": changed("solved", "achieved", value=lambda v: v * 0.99),
+    "stated error": changed("solved", "achieved", value=lambda v: v * 0.99),
     "objective": changed("options", "objective", value="sum"),
     "targets": changed("options", "targets", value=1.0),
 }
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_tampered_searches_are_refused(tampering):
-    document = json.loads(made("querysmasher", "nested", "max").to_json())
+def test_load_plan_tampered_search_is_refused(tampering):
+    document = json.loads(cached_plan("querysmasher", "nested", "max").to_json())
     TAMPERINGS[tampering](document)
     with pytest.raises(EngineError):
         load_plan(json.dumps(document))

@@ -29,23 +29,23 @@ def test_shares_of_gaussian_plans_sum_to_one(name: str, mechanism: str) -> None:
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("charge", ["groups", "cell"])
 def test_shares_of_laplace_plans_sum_to_one(rows: int, charge: str) -> None:
-    made = plan(WORKLOAD, Budget.pure(1.0, rows_per_person=rows), "laplace", charge=charge)
-    assert made.by_space()["share"].sum() == pytest.approx(1.0)
+    result = plan(WORKLOAD, Budget.pure(1.0, rows_per_person=rows), "laplace", charge=charge)
+    assert result.by_space()["share"].sum() == pytest.approx(1.0)
 
 
-def _shares(made: Plan) -> list[float]:
-    return [float(share) for share in budget_picture(made).figure.data[0].x]
+def _shares(result: Plan) -> list[float]:
+    return [float(share) for share in budget_picture(result).figure.data[0].x]
 
 
 def test_budget_picture_many_spaces_shows_the_rest() -> None:
     schema = Schema([Attribute.of_size(f"x{i}", 2) for i in range(8)])
-    made = plan(Workload.all_ways(schema, (1, 2), "marginal"), Budget(1.0, rows_per_person=3))
-    shares = _shares(made)
+    result = plan(Workload.all_ways(schema, (1, 2), "marginal"), Budget(1.0, rows_per_person=3))
+    shares = _shares(result)
     assert len(shares) == 31
     assert sum(shares) == pytest.approx(1.0)
-    assert shares[-1] == pytest.approx(made.by_space()["share"].nsmallest(7).sum())
+    assert shares[-1] == pytest.approx(result.by_space()["share"].nsmallest(7).sum())
 
 
 def test_budget_picture_small_shares_has_decimals() -> None:
-    made = plan(WORKLOAD, Budget(1.0, rows_per_person=3))
-    assert budget_picture(made).figure.layout.xaxis.tickformat == "~%"
+    result = plan(WORKLOAD, Budget(1.0, rows_per_person=3))
+    assert budget_picture(result).figure.layout.xaxis.tickformat == "~%"

@@ -25,14 +25,14 @@ from engine.workload import Attribute, Schema, Workload
 
 SCHEMA = Schema([Attribute.of_size("<b>age</b>", 5), Attribute.categorical("sex", ["F", "M"])])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2)).add("sex", query_weights=[1.0, 2.0])
-MADE = plan(WORKLOAD, Budget(pcost=1.0))
+PLAN = plan(WORKLOAD, Budget(pcost=1.0))
 RECORDS = synthetic(SCHEMA, 200, seed=1)
 
 
 def released(tmp_path: Path) -> Measurement:
-    book = Ledger.create(tmp_path / "ledger")
-    book.add_dataset("<i>d</i>", total=Budget(pcost=1.0))
-    return measure(MADE, RECORDS, dataset="<i>d</i>", ledger=book)
+    ledger = Ledger.create(tmp_path / "ledger")
+    ledger.add_dataset("<i>d</i>", total=Budget(pcost=1.0))
+    return measure(PLAN, RECORDS, dataset="<i>d</i>", ledger=ledger)
 
 
 def copies(value: Any) -> list[Any]:
@@ -40,43 +40,43 @@ def copies(value: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("mechanism", ["querysmasher", "residualplanner+", "identity", "hdmm", "wff", "laplace"])
-def test_a_plan_and_its_copies_are_equal_and_measure_alike(mechanism: str) -> None:
+def test_plan_copies_are_equal(mechanism: str) -> None:
     budget = Budget.pure(1.0) if mechanism == "laplace" else Budget(pcost=1.0)
-    made = plan(WORKLOAD, budget, mechanism)
-    assert made.rmse > 0
-    assert made.certificate.gap >= -1e-9
-    for found in copies(made):
-        assert type(found) is type(made)
-        assert found == made
-        assert hash(found) == hash(made)
-        assert found.pcost == made.pcost
-        assert (found.variances(2) == made.variances(2)).all()
-        assert found.workload == WORKLOAD
-    assert made != plan(WORKLOAD, budget.at(0.5 * budget.pcost), mechanism)
-    assert made != "a plan"
+    result = plan(WORKLOAD, budget, mechanism)
+    assert result.rmse > 0
+    assert result.certificate.gap >= -1e-9
+    for copied in copies(result):
+        assert type(copied) is type(result)
+        assert copied == result
+        assert hash(copied) == hash(result)
+        assert copied.pcost == result.pcost
+        assert (copied.variances(2) == result.variances(2)).all()
+        assert copied.workload == WORKLOAD
+    assert result != plan(WORKLOAD, budget.at(0.5 * budget.pcost), mechanism)
+    assert result != "text"
 
 
-def test_a_pickled_plan_that_was_changed_to_cost_more_is_refused() -> None:
-    make, (kind, given) = MADE.__reduce__()
+def test_pickled_plan_over_budget_is_refused() -> None:
+    make, (kind, args) = PLAN.__reduce__()
     with pytest.raises(PlanError, match="over the budget"):
-        make(kind, given | {"budget": Budget(pcost=0.5)})
+        make(kind, args | {"budget": Budget(pcost=0.5)})
 
 
-def test_a_measurement_is_kept_in_a_file_of_its_own(tmp_path: Path) -> None:
-    for found in (released(tmp_path), measure(MADE, RECORDS, rehearsal=True)):
-        assert all(one == found for one in copies(found))
-        place = tmp_path / "kept.measurement"
-        found.save(place)
-        again = Measurement.load(str(place))
-        assert again == found
-        assert (again.dataset, again.key, again.utc) == (found.dataset, found.key, found.utc)
-        assert again.rehearsal == found.rehearsal
-        assert again.answers(2).equals(found.answers(2))
-        assert [p.name for p in tmp_path.glob("*kept*")] == ["kept.measurement"]
-        place.unlink()
+def test_measurement_save_and_load_are_equal(tmp_path: Path) -> None:
+    for measurement in (released(tmp_path), measure(PLAN, RECORDS, rehearsal=True)):
+        assert all(one == measurement for one in copies(measurement))
+        path = tmp_path / "saved.measurement"
+        measurement.save(path)
+        again = Measurement.load(str(path))
+        assert again == measurement
+        assert (again.dataset, again.key, again.utc) == (measurement.dataset, measurement.key, measurement.utc)
+        assert again.rehearsal == measurement.rehearsal
+        assert again.answers(2).equals(measurement.answers(2))
+        assert [p.name for p in tmp_path.glob("*saved*")] == ["saved.measurement"]
+        path.unlink()
 
 
-def test_comparisons_are_equal_when_all_that_they_hold_is() -> None:
+def test_comparison_equality_compares_all_fields() -> None:
     table = pd.DataFrame({"mechanism": ["wff", "laplace"], "rmse": [1.5, np.nan]})
     one = Comparison(frame=table, plans={}, bound=1.0, statement="None is below.")
     for other in (copy.deepcopy(one), pickle.loads(pickle.dumps(one)), one):
@@ -88,64 +88,64 @@ def test_comparisons_are_equal_when_all_that_they_hold_is() -> None:
     assert one != table
 
 
-def test_two_draws_are_two_measurements() -> None:
-    one, other = (measure(MADE, RECORDS, rehearsal=True) for _ in range(2))
+def test_measure_two_rehearsals_differ() -> None:
+    one, other = (measure(PLAN, RECORDS, rehearsal=True) for _ in range(2))
     assert one != other
 
 
-def test_what_cannot_be_saved_or_loaded_says_why(tmp_path: Path) -> None:
-    found = measure(MADE, RECORDS, rehearsal=True)
-    with pytest.raises(PlanError, match="folder that exists"):
-        found.save(tmp_path / "missing" / "a")
-    found.save(tmp_path / "a")
+def test_measurement_unreadable_file_is_refused(tmp_path: Path) -> None:
+    measurement = measure(PLAN, RECORDS, rehearsal=True)
+    with pytest.raises(PlanError, match="folder"):
+        measurement.save(tmp_path / "missing" / "a")
+    measurement.save(tmp_path / "a")
     (tmp_path / "a").write_bytes((tmp_path / "a").read_bytes()[:-30])
     for name in ("a", "b"):
         with pytest.raises(LedgerError, match="cannot be read"):
             Measurement.load(tmp_path / name)
 
 
-def test_printing_is_short_and_names_are_text(tmp_path: Path) -> None:
-    rehearsed = measure(MADE, RECORDS, rehearsal=True)
+def test_repr_is_short_and_escapes_names(tmp_path: Path) -> None:
+    rehearsed = measure(PLAN, RECORDS, rehearsal=True)
     compared = comparison(WORKLOAD, Budget(pcost=1.0), ["identity", "querysmasher"], jobs=1)
-    for found in (WORKLOAD, MADE, released(tmp_path), rehearsed, compared):
-        assert len(repr(found)) < 250
-        shown = found._repr_html_()
-        assert all(text in shown for text in ("<table>", type(found).__name__))
+    for value in (WORKLOAD, PLAN, released(tmp_path), rehearsed, compared):
+        assert len(repr(value)) < 250
+        shown = value._repr_html_()
+        assert all(text in shown for text in ("<table>", type(value).__name__))
         assert not any(text in shown for text in ("<i>", "<b>"))
     assert "&lt;i&gt;d" in released_html(tmp_path)
     assert "queries 19" in repr(WORKLOAD)
-    assert f"rmse {MADE.rmse:.3g}"[:8] in repr(MADE)
+    assert f"rmse {PLAN.rmse:.3g}"[:8] in repr(PLAN)
     assert "REHEARSAL" in repr(rehearsed)
     assert "REHEARSAL" in rehearsed._repr_html_()
     assert "best querysmasher" in repr(compared)
 
 
 def released_html(tmp_path: Path) -> str:
-    return measure(MADE, RECORDS, dataset="<i>d</i>", ledger=tmp_path / "ledger")._repr_html_()
+    return measure(PLAN, RECORDS, dataset="<i>d</i>", ledger=tmp_path / "ledger")._repr_html_()
 
 
-def test_a_workload_iterates_over_its_groups() -> None:
+def test_workload_iteration_yields_groups() -> None:
     assert tuple(group for group in WORKLOAD) == WORKLOAD.groups
     assert len(WORKLOAD) == WORKLOAD.queries
 
 
-def test_plot_gives_the_figures_of_the_pages() -> None:
+def test_plot_returns_figures() -> None:
     compared = comparison(WORKLOAD, Budget(pcost=1.0), ["identity", "querysmasher"], jobs=1)
-    for found in (MADE, measure(MADE, RECORDS, rehearsal=True), compared):
-        figure = plot(found)
+    for value in (PLAN, measure(PLAN, RECORDS, rehearsal=True), compared):
+        figure = plot(value)
         assert isinstance(figure, go.Figure)
         assert figure.data
-    errors = np.asarray(plot(MADE, 2).data[0].z, dtype=float)
-    assert np.allclose(np.sort(errors.ravel()), np.sort(np.sqrt(MADE.variances(2))))
-    with pytest.raises(PlanError, match="what comparison\\(\\) returns"):
+    errors = np.asarray(plot(PLAN, 2).data[0].z, dtype=float)
+    assert np.allclose(np.sort(errors.ravel()), np.sort(np.sqrt(PLAN.variances(2))))
+    with pytest.raises(PlanError, match="comparison"):
         plot(compared.frame)
-    with pytest.raises(PlanError, match="number of the group"):
-        plot(MADE, 9)
+    with pytest.raises(PlanError, match="group"):
+        plot(PLAN, 9)
 
 
-def test_a_value_without_headline_cannot_be_made() -> None:
-    class Silent(FrozenValue):
+def test_frozen_value_without_headline_is_refused() -> None:
+    class WithoutHeadline(FrozenValue):
         """A value without a headline, which could not be printed in a notebook."""
 
     with pytest.raises(TypeError, match="headline"):
-        Silent()
+        WithoutHeadline()
