@@ -1,1 +1,1 @@
-"""What one processor drew, read on another: packages, tables, looks and releases that broke off."""
+"""Files of one processor read on another."""

@@ -1,6 +1,6 @@
-"""What an office leaves behind on one machine for another: `python -m tests.processors.office FOLDER`.
+"""Write a ledger and releases for another processor: `python -m tests.processors.office FOLDER`.
 
-Eigenvectors of equal eigenvalues, and the last digits of sums, are what a processor's kernels make of them.
+Eigenvectors of equal eigenvalues and the last digits of sums depend on the processor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine.publish.release_package import write_package
 from engine.publish.tables_package import write_tables
 from engine.workload import Attribute, Schema, Workload
 
-measuring: Any = sys.modules["engine.release.measure"]
+measure_module: Any = sys.modules["engine.release.measure"]
 SCHEMA = Schema([Attribute.of_size("a", 8), Attribute.of_size("b", 5), Attribute.of_size("c", 3)])
 RECORDS = synthetic(SCHEMA, 900, seed=5)
 PLANS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -40,45 +40,45 @@ STEPS = ("range", "prefix", "circular", "marginal")
 TABLES = Workload.all_ways(SCHEMA, (0, 1, 2), family="marginal").add(("a", "b"), "prefix")
 
 
-class Died(BaseException):
-    """The machine went out."""
+class SimulatedCrash(BaseException):
+    """Crash of the process before noise is drawn."""
 
 
-def made(name: str) -> Plan:
-    asked, options = PLANS[name]
-    return plan(Workload.all_ways(SCHEMA, **asked), Budget(pcost=0.1), cache=False, **options)
+def build_plan(name: str) -> Plan:
+    queries, options = PLANS[name]
+    return plan(Workload.all_ways(SCHEMA, **queries), Budget(pcost=0.1), cache=False, **options)
 
 
 def choices(family: str) -> CommonPlan:
-    """Options whose costs have a last digit that depends on the order of sums."""
+    """Options with costs whose last digit depends on the order of sums."""
     coarse, fine = (
         plan(Workload.all_ways(SCHEMA, ways, family=family), Budget(pcost=0.3), cache=False) for ways in (1, (1, 2))
     )
     return coarse_or_fine(coarse, fine, names=["coarse", "fine"])
 
 
-def broken_off(name: str, book: Ledger) -> None:
-    """Pay for a plan, and go out before anything is drawn."""
-    with mock.patch.object(measuring, "draw", side_effect=Died), suppress(Died):
-        engine.release.measure(made(name), RECORDS, dataset="broken", ledger=book)
+def interrupt_release(name: str, ledger: Ledger) -> None:
+    """Spend the budget of a plan and stop before noise is drawn."""
+    with mock.patch.object(measure_module, "draw", side_effect=SimulatedCrash), suppress(SimulatedCrash):
+        engine.release.measure(build_plan(name), RECORDS, dataset="broken", ledger=ledger)
 
 
-def work(folder: Path) -> None:
-    """Fill a folder with a ledger, packages, tables, a look, and releases that were paid for and never drawn."""
-    book = Ledger.create(folder / "office.ledger")
+def write_office(folder: Path) -> None:
+    """Write a ledger, packages, tables, looks and interrupted releases to a folder."""
+    ledger = Ledger.create(folder / "office.ledger")
     for dataset in ("people", "broken", *STEPS):
-        book.add_dataset(dataset, total=Budget(pcost=2.0))
+        ledger.add_dataset(dataset, total=Budget(pcost=2.0))
     for name in PLANS:
-        found = engine.release.measure(made(name), RECORDS, dataset="people", ledger=book)
-        found.save(folder / f"{name}.measured")
-        write_package(found, folder / f"{name}.zip", receipt=book.find(found.key))
-        broken_off(name, book)
+        measurement = engine.release.measure(build_plan(name), RECORDS, dataset="people", ledger=ledger)
+        measurement.save(folder / f"{name}.measured")
+        write_package(measurement, folder / f"{name}.zip", receipt=ledger.find(measurement.key))
+        interrupt_release(name, ledger)
     tables = plan(TABLES, Budget(pcost=0.5), cache=False)
-    found = engine.release.measure(tables, RECORDS, dataset="people", ledger=book)
-    write_tables(publish(found).uncertainty(draws=3), folder / "tables.zip")
+    measurement = engine.release.measure(tables, RECORDS, dataset="people", ledger=ledger)
+    write_tables(publish(measurement).uncertainty(draws=3), folder / "tables.zip")
     for family in STEPS:
-        stepwise.look(choices(family), RECORDS, dataset=family, ledger=book)
+        stepwise.look(choices(family), RECORDS, dataset=family, ledger=ledger)
 
 
 if __name__ == "__main__":
-    work(Path(sys.argv[1]))
+    write_office(Path(sys.argv[1]))

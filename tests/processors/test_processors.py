@@ -1,4 +1,4 @@
-"""An office with the oldest kernels of OpenBLAS, whose files this machine reads with its own."""
+"""Files written with the oldest OpenBLAS kernels, read with the native ones."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from engine.release import Measurement
 from engine.residuals import dual_solver as solvers
 from tests.processors import office
 
-OTHER = "Prescott"  # every processor of this family can run it
+OTHER = "Prescott"  # runs on every x86-64 processor
 NAMES = list(office.PLANS)
 
 
 @pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def other_office(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if platform.machine().lower() not in ("x86_64", "amd64"):
-        pytest.skip("the other kernels are those of another family of processors")
-    folder = tmp_path_factory.mktemp("elsewhere")
-    said = subprocess.run(
+        pytest.skip("no Prescott kernels on this processor family")
+    folder = tmp_path_factory.mktemp("other_office")
+    process = subprocess.run(
         [sys.executable, "-m", "tests.processors.office", str(folder)],
         env={**os.environ, "OPENBLAS_CORETYPE": OTHER},
         cwd=Path(__file__).parents[2],
@@ -40,64 +40,63 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         check=False,
     )
-    assert said.returncode == 0, said.stderr
+    assert process.returncode == 0, process.stderr
     return folder
 
 
 @pytest.mark.parametrize("name", [*NAMES, "tables"])
-def test_a_package_is_sound_on_another_processor(elsewhere: Path, name: str) -> None:
+def test_verify_package_of_other_processor_is_valid(other_office: Path, name: str) -> None:
     assert (
-        verify_package(elsewhere / f"{name}.zip", ledger=elsewhere / "office.ledger" if name in NAMES else None) == ()
+        verify_package(other_office / f"{name}.zip", ledger=other_office / "office.ledger" if name in NAMES else None)
+        == ()
     )
 
 
 @pytest.mark.parametrize("name", ["ranges", "sums", "cells"])
-def test_packages_are_sound_that_hold_the_rows_of_an_earlier_version(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They had the eigenvectors that some processor took."""
-    with monkeypatch.context() as patched:
-        patched.setattr(solvers, "canonical_rotation", lambda rows: ortho_group.rvs(len(rows), random_state=3))
-        found = engine.release.measure(office.made(name), office.RECORDS, rehearsal=True)
-        path = write_package(found, tmp_path / "earlier.zip")
+def test_verify_package_other_eigenvectors_is_valid(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Earlier versions stored eigenvectors that depend on the processor."""
+    with monkeypatch.context() as patch:
+        patch.setattr(solvers, "canonical_rotation", lambda rows: ortho_group.rvs(len(rows), random_state=3))
+        measurement = engine.release.measure(office.build_plan(name), office.RECORDS, rehearsal=True)
+        path = write_package(measurement, tmp_path / "earlier.zip")
     assert verify_package(path) == ()
-    plan = load_plan(office.made(name).to_json())
+    plan = load_plan(office.build_plan(name).to_json())
     for folder in (tmp_path / "written", tmp_path / "again"):
         folder.mkdir()
-    write_measurements(found, tmp_path / "written")
+    write_measurements(measurement, tmp_path / "written")
     files = [tmp_path / "written" / name for name in FILES]
-    told = read_measurements(plan, *files, rehearsal=True, dataset="", key="", utc="")
-    write_measurements(told, tmp_path / "again")
+    stored = read_measurements(plan, *files, rehearsal=True, dataset="", key="", utc="")
+    write_measurements(stored, tmp_path / "again")
     one, other = ((tmp_path / folder / "measurements.json").read_bytes() for folder in ("written", "again"))
     assert one == other
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_release_answers_there_what_it_answers_here(elsewhere: Path, name: str) -> None:
-    found = Measurement.load(elsewhere / f"{name}.measured")
+def test_measurement_of_other_processor_has_equal_answers(other_office: Path, name: str) -> None:
+    measurement = Measurement.load(other_office / f"{name}.measured")
     again = sys.modules["engine.release.measure"].measured(
-        found.plan, found.answers_on_grid, dataset="", key="", utc="", rehearsal=False
+        measurement.plan, measurement.answers_on_grid, dataset="", key="", utc="", rehearsal=False
     )
-    for group in range(len(found.plan.workload.groups)):
-        std = np.sqrt(found.plan.variances(group))
-        assert (np.abs(found.values(group) - again.values(group)) <= 1e-5 * std + 1e-9).all()
+    for group in range(len(measurement.plan.workload.groups)):
+        std = np.sqrt(measurement.plan.variances(group))
+        assert (np.abs(measurement.values(group) - again.values(group)) <= 1e-5 * std + 1e-9).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_broke_off_there_is_ended_here_and_paid_once(elsewhere: Path, name: str) -> None:
-    book = Ledger(elsewhere / "office.ledger")
-    spent = book.status("broken").spent
-    found = engine.release.measure(office.made(name), office.RECORDS, dataset="broken", ledger=book)
-    assert book.status("broken").spent == spent
-    assert book.find(found.key) is not None
-    assert verify_ledger(book.path) == ()
+def test_measure_interrupted_on_other_processor_spends_once(other_office: Path, name: str) -> None:
+    ledger = Ledger(other_office / "office.ledger")
+    spent = ledger.status("broken").spent
+    measurement = engine.release.measure(office.build_plan(name), office.RECORDS, dataset="broken", ledger=ledger)
+    assert ledger.status("broken").spent == spent
+    assert ledger.find(measurement.key) is not None
+    assert verify_ledger(ledger.path) == ()
 
 
 @pytest.mark.parametrize("family", office.STEPS)
-def test_a_look_from_there_is_finished_here_to_the_last_digit_of_its_price(elsewhere: Path, family: str) -> None:
-    book = Ledger(elsewhere / "office.ledger")
-    (key,) = stepwise.looks(book, family)
-    stepwise.decide(book, key, option="fine", by="An office", reason="The noise allows it.")
-    found = stepwise.finish(book, key, office.RECORDS)
-    assert float(book.status(family).spent) == pytest.approx(found.plan.pcost, rel=1e-12)
-    assert verify_ledger(book.path) == ()
+def test_finish_look_of_other_processor_spends_exact_price(other_office: Path, family: str) -> None:
+    ledger = Ledger(other_office / "office.ledger")
+    (key,) = stepwise.looks(ledger, family)
+    stepwise.decide(ledger, key, option="fine", by="An office", reason="The noise allows it.")
+    measurement = stepwise.finish(ledger, key, office.RECORDS)
+    assert float(ledger.status(family).spent) == pytest.approx(measurement.plan.pcost, rel=1e-12)
+    assert verify_ledger(ledger.path) == ()
