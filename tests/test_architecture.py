@@ -133,7 +133,7 @@ def from_tests(file: Path) -> list[str]:
 
 def test_tests_import_none_of_each_other() -> None:
     assert [line for file in [*TESTS, *BESIDE] for line in from_tests(file)] == []
-    text = "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n    test_kept,\n)\n"
+    text = "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n    test_golden_files,\n)\n"
     with planted("tests/planted.py", text) as file:
         assert len(from_tests(file)) == 2
 
