@@ -1,4 +1,4 @@
-"""Small problems for the solver, by name, and what must be true of their solutions."""
+"""Named small problems for the dual solver, and checks of their solutions."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def kron(*matrices):
 
 
 def coordinates(sizes):
-    """Orthonormal basis of the residual space on all attributes, shape (cells, class coordinates)."""
+    """Orthonormal basis of the residual space, shape (cells, class coordinates)."""
     return kron(*(basis(n) for n in sizes))
 
 
@@ -78,15 +78,16 @@ def solve(problem, options=TIGHT):
 
 
 def check_solution(solution, gram):
-    """The strategy is feasible and has the value; the bound is below; class coordinates come back from the answers."""
+    """Check feasibility, value, bound and reconstruction of a solution."""
     strategy = solution.strategy
     assert strategy.column_norm <= 1 + 1e-9
     assert np.sum(strategy.covariance * gram) == pytest.approx(solution.value, rel=1e-7)
     assert 0 < solution.bound <= solution.value * (1 + 1e-12)
     N = coordinates(strategy.sizes)
     measured = strategy.rows @ N  # strategy rows as class rows
-    np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)  # nothing outside the residual space
-    span = strategy.pinv @ measured  # identity on what is measured
+    # the rows are inside the residual space
+    np.testing.assert_allclose(measured @ N.T, strategy.rows, atol=1e-9)
+    span = strategy.pinv @ measured  # identity on the measured components
     np.testing.assert_allclose(span @ span, span, atol=1e-6)
     np.testing.assert_allclose(gram @ span.T, gram, atol=1e-6 * np.abs(gram).max())
     assert strategy.complete == (np.linalg.matrix_rank(measured, tol=1e-7) == N.shape[1])

@@ -1,4 +1,4 @@
-"""The cache of searches: equal plans with and without it, and nothing that a file says is believed."""
+"""Cache of strategy searches: equal plans with and without it, damaged files."""
 
 import json
 import multiprocessing
@@ -25,36 +25,36 @@ BUDGET = Budget(pcost=1.0)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """A folder of its own for every test, and a process that remembers nothing."""
+    """Give each test an empty cache folder and an empty cache in memory."""
     monkeypatch.setenv("DP_WORKBENCH_CACHE", str(tmp_path / "cache"))
-    forget()
+    clear_memory()
     yield tmp_path / "cache"
-    forget()
+    clear_memory()
 
 
-def forget():
-    """Drop what is in memory, as a new process would."""
+def clear_memory():
+    """Clear the cache in memory, like a new process."""
     solve_cache._cache.cache_clear()
 
 
 def workload(weight=1.0, n=9):
-    asked = Workload(shapes.numeric(n, n, n))
-    return asked.add(("a", "b"), "affine").add(("a", "b"), "prefix", weight).add(("c",), "range").add(("b", "c"), "abs")
+    base = Workload(shapes.numeric(n, n, n))
+    return base.add(("a", "b"), "affine").add(("a", "b"), "prefix", weight).add(("c",), "range").add(("b", "c"), "abs")
 
 
-def counted(monkeypatch):
-    """Count the evaluations of searches from now on."""
+def record_evaluations(monkeypatch):
+    """Record the gap of every evaluation of a search."""
     from engine.residuals import DualProblem
 
-    seen, honest = [], DualProblem.maximise
+    seen, original = [], DualProblem.maximise
 
     def maximise(self, options, start=None, watch=None):
-        def hear(gap):
+        def record(gap):
             seen.append(gap)
             if watch is not None:
                 watch(gap)
 
-        return honest(self, options, start, hear)
+        return original(self, options, start, record)
 
     monkeypatch.setattr(DualProblem, "maximise", maximise)
     return seen
@@ -68,31 +68,33 @@ def files(folder):
     "options", [{}, {"solver": "eigenbasis"}, {"solver": "fourier"}, {"centers": "tuned"}], ids=lambda o: str(o)
 )
 @pytest.mark.parametrize("joint", [True, False])
-def test_a_plan_is_the_same_with_and_without_the_cache(options, joint):
-    asked = Workload(shapes.numeric(5, 4)).add(("a", "b"), "affine").add(("a",), "range")
+def test_plan_with_cache_equals_plan_without(options, joint):
+    target = Workload(shapes.numeric(5, 4)).add(("a", "b"), "affine").add(("a",), "range")
     if not joint:
-        asked = Workload.all_ways(shapes.numeric(5, 4), (1, 2))
-    cold = plan(asked, BUDGET, cache=False, **options).to_json()
-    assert plan(asked, BUDGET, **options).to_json() == cold
-    assert plan(asked, BUDGET, **options).to_json() == cold  # from memory
+        target = Workload.all_ways(shapes.numeric(5, 4), (1, 2))
+    cold = plan(target, BUDGET, cache=False, **options).to_json()
+    assert plan(target, BUDGET, **options).to_json() == cold
+    assert plan(target, BUDGET, **options).to_json() == cold  # from memory
 
 
-def test_a_new_process_finds_the_same_plan_in_the_files(folder, monkeypatch):
+def test_plan_from_cache_files_is_equal(folder, monkeypatch):
     cold = plan(workload(), BUDGET).to_json()
     assert files(folder)
-    forget()
+    clear_memory()
     for path in files(folder):
         assert json.loads(path.read_bytes().partition(b"\n")[0])["format"] == "weights/1"
-    monkeypatch.setattr(solve_cache, "WORTH", 10**9)  # small searches have no file and are done again
+    # small searches have no file and run again
+    monkeypatch.setattr(solve_cache, "WORTH", 10**9)
     monkeypatch.setattr(solve_cache, "_worth_a_file", lambda s: (folder / (s.key + ".weights")).exists())
-    seen = counted(monkeypatch)
+    seen = record_evaluations(monkeypatch)
     assert plan(workload(), BUDGET).to_json() == cold
-    assert len(seen) < 60  # the searches on pairs, which take hundreds, were not repeated
+    # the searches on pairs take hundreds of evaluations
+    assert len(seen) < 60
 
 
-def test_one_edit_solves_only_what_it_touches(monkeypatch):
+def test_plan_edited_workload_solves_changed_spaces_only(monkeypatch):
     plan(workload(), BUDGET)
-    seen = counted(monkeypatch)
+    seen = record_evaluations(monkeypatch)
     plan(workload().add((), "total"), BUDGET)
     assert seen == []
     edited = plan(workload(weight=1.1), BUDGET)
@@ -104,11 +106,11 @@ def test_one_edit_solves_only_what_it_touches(monkeypatch):
 
 
 @pytest.mark.parametrize("harm", ["empty", "half", "text", "other format", "flipped", "other key", "short", "folder"])
-def test_a_damaged_file_is_ignored_and_written_again(folder, harm):
+def test_cache_damaged_file_is_rewritten(folder, harm):
     cold = plan(workload(), BUDGET).to_json()
-    kept = {path: path.read_bytes() for path in files(folder)}
-    others = list(kept.values())
-    for i, (path, content) in enumerate(kept.items()):
+    contents = {path: path.read_bytes() for path in files(folder)}
+    others = list(contents.values())
+    for i, (path, content) in enumerate(contents.items()):
         head, _, body = content.partition(b"\n")
         path.unlink()
         if harm == "folder":
@@ -125,22 +127,22 @@ def test_a_damaged_file_is_ignored_and_written_again(folder, harm):
                 "short": head + b"\n" + body[:-8],
             }[harm]
         )
-    forget()
+    clear_memory()
     assert plan(workload(), BUDGET).to_json() == cold
     if harm != "folder":
-        assert {path: path.read_bytes() for path in files(folder)} == kept
+        assert {path: path.read_bytes() for path in files(folder)} == contents
 
 
 @pytest.mark.parametrize("wrong", ["uniform", "one cell", "random", "negative", "nan", "length", "sum"])
-def test_wrong_weights_cost_no_accuracy_and_no_privacy(folder, wrong, monkeypatch):
-    """Files with a right checksum and wrong weights: the plan is as good, and its privacy cost is its own."""
+def test_cache_forged_weights_do_not_change_plan(folder, wrong, monkeypatch):
+    """Files with a valid checksum and wrong weights change neither error nor privacy cost."""
     cold = plan(workload(), BUDGET, cache=False)
-    forger = SolveCache(folder)
+    writer = SolveCache(folder)
     rng = np.random.default_rng(3)
 
-    def forged(search: Search, found) -> None:
-        n = len(found.dual)
-        forger._save(
+    def forged(search: Search, solution) -> None:
+        n = len(solution.dual)
+        writer._save(
             search.key,
             {
                 "uniform": np.full(n, 1.0 / n),
@@ -154,59 +156,59 @@ def test_wrong_weights_cost_no_accuracy_and_no_privacy(folder, wrong, monkeypatc
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(SolveCache, "keep", lambda self, search, found: forged(search, found))
+        patch.setattr(SolveCache, "keep", lambda self, search, solution: forged(search, solution))
         plan(workload(), BUDGET)
     assert files(folder)
-    forget()
+    clear_memory()
     monkeypatch.setattr(solve_cache, "WORTH", 0)
-    found = plan(workload(), BUDGET)
-    assert found.pcost <= BUDGET.pcost
-    assert found.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
-    assert found.certificate.gap <= cold.certificate.gap + 2e-6
-    rebuilt = load_plan(found.to_json())
-    assert rebuilt.pcost == found.pcost
+    result = plan(workload(), BUDGET)
+    assert result.pcost <= BUDGET.pcost
+    assert result.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
+    assert result.certificate.gap <= cold.certificate.gap + 2e-6
+    rebuilt = load_plan(result.to_json())
+    assert rebuilt.pcost == result.pcost
 
 
-def test_wrong_centers_are_never_worse_than_uniform(folder):
-    asked = Workload.all_ways(shapes.numeric(6, 5), (1, 2))
-    uniform = plan(asked, BUDGET, cache=False).weighted_rmse
-    tuned = plan(asked, BUDGET, centers="tuned", cache=False).weighted_rmse
-    plan(asked, BUDGET, centers="tuned")
-    rng, forger = np.random.default_rng(0), SolveCache(folder)
+def test_cache_forged_centers_are_not_worse_than_uniform(folder):
+    target = Workload.all_ways(shapes.numeric(6, 5), (1, 2))
+    uniform = plan(target, BUDGET, cache=False).weighted_rmse
+    tuned = plan(target, BUDGET, centers="tuned", cache=False).weighted_rmse
+    plan(target, BUDGET, centers="tuned")
+    rng, writer = np.random.default_rng(0), SolveCache(folder)
     for path in files(folder):
         if path.stem.endswith("centers"):
             bad = [rng.standard_normal(n) for n in (6, 5)]
-            forger._save(path.stem, np.concatenate([b / b.sum() for b in bad]))
-    forget()
-    found = plan(asked, BUDGET, centers="tuned").weighted_rmse
-    assert found <= uniform * (1 + 1e-4)
-    assert found == pytest.approx(tuned, rel=2e-3)
+            writer._save(path.stem, np.concatenate([b / b.sum() for b in bad]))
+    clear_memory()
+    rmse = plan(target, BUDGET, centers="tuned").weighted_rmse
+    assert rmse <= uniform * (1 + 1e-4)
+    assert rmse == pytest.approx(tuned, rel=2e-3)
 
 
-def test_the_cache_can_be_switched_off(folder, monkeypatch):
+def test_cache_off_writes_no_files(folder, monkeypatch):
     monkeypatch.setenv("DP_WORKBENCH_CACHE", "off")
     assert default_folder() is None
-    seen = counted(monkeypatch)
+    seen = record_evaluations(monkeypatch)
     plan(workload(), BUDGET)
     first = len(seen)
     plan(workload(), BUDGET)
-    assert len(seen) == first > 0  # memory goes on
+    assert len(seen) == first > 0  # the cache in memory is used
     plan(workload(), BUDGET, cache=False)
     assert len(seen) == 2 * first
     assert not folder.exists()
 
 
-def test_the_folder_is_the_users_or_the_one_that_is_named(monkeypatch):
+def test_default_folder_follows_environment_variable(monkeypatch):
     monkeypatch.setenv("DP_WORKBENCH_CACHE", "~/somewhere")
     assert default_folder() == Path("~/somewhere").expanduser()
     monkeypatch.delenv("DP_WORKBENCH_CACHE")
     assert default_folder().parent.name == "dp-query-workbench"
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch):
+def test_plan_unwritable_cache_folder_is_equal(tmp_path, monkeypatch):
     cold = plan(workload(), BUDGET, cache=False).to_json()
     blocked = tmp_path / "file"
-    blocked.write_text("a file where the folder should be")
+    blocked.write_text("not a folder")
     monkeypatch.setenv("DP_WORKBENCH_CACHE", str(blocked))
     assert plan(workload(), BUDGET).to_json() == cold
     locked = tmp_path / "locked"
@@ -217,58 +219,58 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path, monkeypatch):
     locked.chmod(stat.S_IRWXU)
 
 
-def test_the_folder_stays_within_its_bound(tmp_path):
+def test_cache_folder_respects_size_limit(tmp_path):
     cache = SolveCache(tmp_path, disk=80_000)
-    (tmp_path / "not ours.txt").write_text("stays")
+    (tmp_path / "other.txt").write_text("text")
     for i in range(60):
         cache._save(f"{i:04}", np.full(500, float(i)))
         os.utime(tmp_path / f"{i:04}.weights", ns=(i, i))
         assert sum(p.stat().st_size for p in files(tmp_path)) <= 90_000
     assert cache._read("0059") is not None
     assert cache._read("0000") is None
-    assert (tmp_path / "not ours.txt").exists()
+    assert (tmp_path / "other.txt").exists()
     assert not list(tmp_path.glob("*.part"))
 
 
-def test_memory_stays_within_its_bound():
-    kept = solve_cache.LruCache(100)
+def test_lru_cache_respects_size_limit():
+    cache = solve_cache.LruCache(100)
     for key in "abcd":
-        kept.put(key, key, 40)
-    assert (kept.get("a"), kept.get("b"), kept.get("c"), kept.get("d"), kept.used) == (None, None, "c", "d", 80)
-    kept.get("c")
-    kept.put("e", "e", 40)
-    assert (kept.get("c"), kept.get("d")) == ("c", None)
-    kept.put("f", "f", 101)
-    assert (kept.get("f"), kept.used) == (None, 80)
-    kept.put("e", "e", 10)
-    assert kept.used == 50
+        cache.put(key, key, 40)
+    assert (cache.get("a"), cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == (None, None, "c", "d", 80)
+    cache.get("c")
+    cache.put("e", "e", 40)
+    assert (cache.get("c"), cache.get("d")) == ("c", None)
+    cache.put("f", "f", 101)
+    assert (cache.get("f"), cache.used) == (None, 80)
+    cache.put("e", "e", 10)
+    assert cache.used == 50
 
 
-def test_what_several_values_are_made_of_counts_until_the_last_of_them_goes():
-    kept = solve_cache.LruCache(100)
+def test_lru_cache_counts_shared_parts_once():
+    cache = solve_cache.LruCache(100)
     for key in "abc":
-        kept.put(key, key, {"both": 60, key: 10})
-    assert kept.used == 90
-    kept.put("d", "d", 15)
-    assert (kept.get("a"), kept.used) == (None, 95)
-    kept.put("c", "c", 10)  # it is put anew, and no longer made of what both share
-    assert (kept.get("b"), kept.used) == ("b", 95)
-    kept.put("e", "e", 100)
-    assert (kept.get("b"), kept.get("c"), kept.get("d"), kept.used) == (None, None, None, 100)
-    kept.put("f", "f", {"both": 60, "f": 50})
-    assert (kept.get("f"), kept.get("e")) == (None, "e")
+        cache.put(key, key, {"both": 60, key: 10})
+    assert cache.used == 90
+    cache.put("d", "d", 15)
+    assert (cache.get("a"), cache.used) == (None, 95)
+    cache.put("c", "c", 10)  # the new entry does not use the shared part
+    assert (cache.get("b"), cache.used) == ("b", 95)
+    cache.put("e", "e", 100)
+    assert (cache.get("b"), cache.get("c"), cache.get("d"), cache.used) == (None, None, None, 100)
+    cache.put("f", "f", {"both": 60, "f": 50})
+    assert (cache.get("f"), cache.get("e")) == (None, "e")
 
 
 def _write_many(folder, number, rounds):
     cache = SolveCache(Path(folder), disk=200_000)
     for i in range(rounds):
         cache._save(f"key{i % 7}", np.full(1000, float(i % 7)))
-        found = cache._read(f"key{(i * number) % 7}")
-        assert found is None or (found == (i * number) % 7).all()
+        values = cache._read(f"key{(i * number) % 7}")
+        assert values is None or (values == (i * number) % 7).all()
 
 
-def test_writers_side_by_side_leave_whole_files(tmp_path):
-    context = multiprocessing.get_context("fork")  # a fresh interpreter would write no other files
+def test_cache_concurrent_writers_leave_complete_files(tmp_path):
+    context = multiprocessing.get_context("fork")  # faster than spawn
     writers = [context.Process(target=_write_many, args=(str(tmp_path), k + 1, 40)) for k in range(3)]
     for w in writers:
         w.start()
@@ -279,23 +281,23 @@ def test_writers_side_by_side_leave_whole_files(tmp_path):
         assert (SolveCache(tmp_path)._read(path.stem) == float(path.stem[-1])).all()
 
 
-def test_a_search_that_was_cut_short_is_not_kept(folder, monkeypatch):
+def test_cache_stopped_search_is_not_saved(folder, monkeypatch):
     stopped = plan(workload(n=14), BUDGET, time_limit=1e-9)
     assert "time limit" in stopped.statement
     assert not files(folder)
-    whole = plan(workload(n=14), BUDGET)
-    assert "time limit" not in whole.statement
-    assert whole.certificate.gap < stopped.certificate.gap
+    finished = plan(workload(n=14), BUDGET)
+    assert "time limit" not in finished.statement
+    assert finished.certificate.gap < stopped.certificate.gap
     cold = plan(workload(n=14), BUDGET, cache=False)
-    assert whole.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
+    assert finished.weighted_rmse == pytest.approx(cold.weighted_rmse, rel=2e-6)
 
 
-def test_what_was_found_before_a_cancel_stays():
-    heard = []
+def test_cache_cancelled_plan_saves_finished_searches():
+    messages = []
 
     def progress(fraction, text):
-        heard.append(text)
-        return sum("gap" in t for t in heard) < 40
+        messages.append(text)
+        return sum("gap" in t for t in messages) < 40
 
     with pytest.raises(Cancelled):
         plan(workload(), BUDGET, progress=progress, workers=1)
@@ -303,7 +305,7 @@ def test_what_was_found_before_a_cancel_stays():
     assert plan(workload(), BUDGET).to_json() == plan(workload(), BUDGET, cache=False).to_json()
 
 
-def test_different_requests_have_different_keys():
+def test_search_key_depends_on_request():
     from engine.residuals import Factor, Options
 
     rng = np.random.default_rng(0)
@@ -328,7 +330,7 @@ def test_different_requests_have_different_keys():
     assert later.key == searches[0].key
 
 
-def test_the_nearest_hint_is_the_one_with_the_most_similar_gram():
+def test_most_similar_returns_nearest_gram():
     from engine.residuals import Factor
 
     cache = SolveCache()
@@ -343,39 +345,38 @@ def test_the_nearest_hint_is_the_one_with_the_most_similar_gram():
     assert most_similar(cache.hints(), other) is None
 
 
-def test_rebuilding_a_plan_uses_no_cache(folder, monkeypatch):
+def test_load_plan_does_not_use_cache(folder, monkeypatch):
     text = plan(workload(), BUDGET).to_json()
-    forget()
+    clear_memory()
     for path in files(folder):
         path.unlink()
-    seen = counted(monkeypatch)
+    seen = record_evaluations(monkeypatch)
     assert load_plan(text).to_json() == text
     assert seen == []
     assert not files(folder)
 
 
-def test_the_cache_knows_no_records(folder, monkeypatch):
-    """Measuring and reconstructing write nothing into it."""
+def test_measure_does_not_write_cache(folder, monkeypatch):
     import pandas as pd
 
     from engine.release import measure
 
     schema = Schema([Attribute.of_size("x", 60), Attribute.of_size("y", 7)])
-    made = plan(Workload.all_ways(schema, (1, 2)), BUDGET)
+    result = plan(Workload.all_ways(schema, (1, 2)), BUDGET)
     before = {p: p.read_bytes() for p in files(folder)}
     assert before
 
     def refuse(*_):
-        raise AssertionError("a cache was used")
+        raise AssertionError("cache used")
 
     monkeypatch.setattr(SolveCache, "_save", refuse)
     monkeypatch.setattr(SolveCache, "recall", refuse)
-    measured = measure(made, pd.DataFrame({"x": [1, 5, 59], "y": [0, 6, 3]}), rehearsal=True)
+    measured = measure(result, pd.DataFrame({"x": [1, 5, 59], "y": [0, 6, 3]}), rehearsal=True)
     measured.answers(0)
     assert {p: p.read_bytes() for p in files(folder)} == before
 
 
-def test_the_solver_works_without_any_cache():
+def test_subworkload_solver_without_cache_is_optimal():
     from engine.residuals import Options
     from engine.residuals.decomposition import decompose
 

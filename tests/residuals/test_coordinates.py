@@ -1,4 +1,4 @@
-"""The one change of coordinates: every map is the transpose of its partner, and reading what is asked gives it back."""
+"""Change of coordinates: maps against dense matrices, transposes and inverses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.residuals.basis import FullTable, part_of, pieces, positions, tables
 from engine.workload import subsets
 
 EXACT = {"rtol": 0, "atol": 1e-11}
-# sizes, attributes with a center of their own, pairs with a complement
+# sizes, attributes with a center that is not uniform, pairs with a complement
 SPLITS = {
     "total": ((), (), ()),
     "one cell": ((1,), (), ()),
@@ -25,16 +25,16 @@ SPLITS = {
     "tuned": ((3, 4, 2), (0, 1, 2), ()),
     "one of them tuned": ((3, 4, 2), (1,), ()),
     "a complement": ((3, 4), (), ((0, 1),)),
-    "a complement far apart": ((3, 2, 4), (0, 2), ((0, 2),)),
+    "a complement of distant axes": ((3, 2, 4), (0, 2), ((0, 2),)),
     "complements that share an attribute": ((3, 4, 2), (0, 1, 2), ((0, 1), (1, 2))),
     "an attribute of one cell": ((3, 1, 4), (0, 1, 2), ((0, 2),)),
     "a complement with one cell": ((1, 3), (), ((0, 1),)),
 }
-# which spaces a lift holds: one, a chain, some that leave out the spaces between, all
+# spaces of a lift: one, a chain, sets without the spaces in between, all
 UNIONS = [((0, 1),), ((), (0,), (0, 1)), ((1,), (0, 1)), ((0,), (1,)), tuple(subsets((0, 1)))]
 
 
-def made(name):
+def build_split(name):
     sizes, tuned, pairs = SPLITS[name]
     rng = np.random.default_rng(5)
     centers = []
@@ -50,21 +50,21 @@ def made(name):
 
 
 def dense(sizes, centers, complements):
-    """M written out from its definition, a column for every coordinate of every space."""
+    """Matrix M by its definition, one column per coordinate of every space."""
     T = np.ones((1, 1))
     for n, pi in zip(sizes, centers, strict=True):
         T = np.kron(T, np.hstack([np.full((n, 1), 1 / n) if pi is None else pi[:, None], basis(n)]))
     index, U = np.arange(T.shape[1]).reshape(sizes), np.eye(T.shape[1])
     for (a, b), complement in complements.items():
-        own, place = (0,) * len(sizes), itertools.count()
+        base_row, place = (0,) * len(sizes), itertools.count()
         for i, j in itertools.product(range(1, sizes[a]), range(1, sizes[b])):
-            c, row = next(place), list(own)
+            c, row = next(place), list(base_row)
             row[a], row[b] = i, j
             source = index[tuple(row)]
-            U[source, index[own]] += complement.by_total[c]
+            U[source, index[base_row]] += complement.by_total[c]
             for axis, D in zip((a, b), complement.by_axis, strict=True):
                 for k in range(1, sizes[axis]):
-                    target = list(own)
+                    target = list(base_row)
                     target[axis] = k
                     U[source, index[tuple(target)]] += D[c, k - 1]
     return T @ U
@@ -76,73 +76,73 @@ def vectors(*lengths):
     return [rng.standard_normal((1, n)) for n in lengths]
 
 
-def dot_test(there, back, n, m):
-    """<A x, y> = <x, A^T y>, for ``there`` from n to m numbers and ``back`` from m to n."""
+def dot_test(forward, back, n, m):
+    """<A x, y> = <x, A^T y>, for ``forward`` from n to m numbers and ``back`` from m to n."""
     x, y = vectors(n, m)
-    assert there(x).shape == (1, m)
+    assert forward(x).shape == (1, m)
     assert back(y).shape == (1, n)
-    assert there(x)[0] @ y[0] == pytest.approx(x[0] @ back(y)[0], rel=1e-10, abs=1e-11)
+    assert forward(x)[0] @ y[0] == pytest.approx(x[0] @ back(y)[0], rel=1e-10, abs=1e-11)
 
 
-# ---- one way of applying matrices along axes ---------------------------------------------------------------------
+# ---- contraction along axes ----
 
 
-def test_a_contraction_is_a_kronecker_product_on_every_row():
+def test_contract_matches_kronecker_product():
     rng = np.random.default_rng(1)
     A, B, v = rng.standard_normal((3, 5)), rng.standard_normal((2, 4)), rng.standard_normal(4)
-    for given in ([A, v, B], [A, None, B], [None, v, None], [v[:3], v, v[:2]], [None, None, None]):
+    for matrices in ([A, v, B], [A, None, B], [None, v, None], [v[:3], v, v[:2]], [None, None, None]):
         full = np.ones((1, 1))
-        for matrix, n in zip(given, (3, 4, 2), strict=True):
+        for matrix, n in zip(matrices, (3, 4, 2), strict=True):
             full = np.kron(full, np.eye(n) if matrix is None else matrix.reshape(n, -1))
         x = rng.standard_normal((6, 3, 4, 2))
-        found = contract(x, given, 1)
+        result = contract(x, matrices, 1)
         shape = [
-            n if m is None else m.shape[1] for m, n in zip(given, (3, 4, 2), strict=True) if m is None or m.ndim > 1
+            n if m is None else m.shape[1] for m, n in zip(matrices, (3, 4, 2), strict=True) if m is None or m.ndim > 1
         ]
-        assert found.shape == (6, *shape)
-        np.testing.assert_allclose(found.reshape(6, -1), x.reshape(6, -1) @ full, **EXACT)
-        np.testing.assert_allclose(contract(x[0], given), found[0], **EXACT)
+        assert result.shape == (6, *shape)
+        np.testing.assert_allclose(result.reshape(6, -1), x.reshape(6, -1) @ full, **EXACT)
+        np.testing.assert_allclose(contract(x[0], matrices), result[0], **EXACT)
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_contractions_and_groupings_pass_the_dot_test(first):
+def test_contract_and_group_axes_pass_dot_test(first):
     rng = np.random.default_rng(2)
     head, sizes, sets = (3,) * first, (2, 3, 4), [(2, 0), (), (1,)]
     mats = [rng.standard_normal((8, 5)), rng.standard_normal((1, 2)), None]
     x, y = rng.standard_normal((*head, *sizes)), rng.standard_normal((*head, 5, 2, 3))
-    there = contract(group_axes(x, sets, first), mats, first)
+    forward = contract(group_axes(x, sets, first), mats, first)
     back = ungroup_axes(contract(y, [None if m is None else m.T for m in mats], first), sets, sizes, first)
-    assert there.shape == y.shape
+    assert forward.shape == y.shape
     assert back.shape == x.shape
-    assert np.sum(there * y) == pytest.approx(np.sum(x * back), rel=1e-12)
+    assert np.sum(forward * y) == pytest.approx(np.sum(x * back), rel=1e-12)
     np.testing.assert_array_equal(ungroup_axes(group_axes(x, sets, first), sets, sizes, first), x)
     # axis 2 of the tensor is the slow one of the first set
     np.testing.assert_array_equal(group_axes(x, sets, first)[..., 1, 0, 2], x[..., 1, 2, 0])
 
 
-# ---- M and its inverse -------------------------------------------------------------------------------------------
+# ---- M and its inverse ----
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_pieces_and_tables_are_what_their_definition_says(name):
-    sizes, centers, complements = made(name)
+def test_pieces_and_tables_match_definition(name):
+    sizes, centers, complements = build_split(name)
     M = dense(sizes, centers, complements)
     eye = np.eye(len(M))
     np.testing.assert_allclose(pieces(eye, sizes, centers, complements), M, **EXACT)
     np.testing.assert_allclose(tables(eye, sizes, centers, complements), M.T, **EXACT)
     for inside in subsets(range(len(sizes))):
-        own = M[:, positions(sizes, [inside])]
+        expected = M[:, positions(sizes, [inside])]
         if not complements or len(sizes) == 2:
-            given = complements.get((0, 1))
-            np.testing.assert_allclose(class_rows(eye, sizes, inside, centers, given), own, **EXACT)
+            complement = complements.get((0, 1))
+            np.testing.assert_allclose(class_rows(eye, sizes, inside, centers, complement), expected, **EXACT)
         block = np.arange(len(M)).reshape(1, *sizes)[part_of(len(sizes), inside)]
         assert block.shape == (1, *(sizes[a] - 1 for a in inside))
     np.testing.assert_array_equal(class_rows(eye, sizes), class_rows(eye, sizes, tuple(range(len(sizes)))))
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_pieces_and_tables_pass_the_dot_test_and_leave_what_they_are_given(name):
-    sizes, centers, complements = made(name)
+def test_pieces_and_tables_pass_dot_test(name):
+    sizes, centers, complements = build_split(name)
     n = math.prod(sizes)
     dot_test(lambda q: pieces(q, sizes, centers, complements), lambda y: tables(y, sizes, centers, complements), n, n)
     (x,) = vectors(n)
@@ -154,45 +154,45 @@ def test_pieces_and_tables_pass_the_dot_test_and_leave_what_they_are_given(name)
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_lifts_are_the_inverse_and_pass_the_dot_test(name):
-    sizes, centers, complements = made(name)
+def test_lifts_are_inverse_and_pass_dot_test(name):
+    sizes, centers, complements = build_split(name)
     inverse = np.linalg.inv(dense(sizes, centers, complements))
     every = tuple(range(len(sizes)))
     unions = [(every,), tuple(subsets(every)), *(UNIONS if len(sizes) == 2 else ())]
     for spaces in unions:
-        kept = positions(sizes, spaces)
+        columns = positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
-        assert lift.dimension == len(kept)
+        assert lift.dimension == len(columns)
         assert lift.one_space == (spaces == (every,))
-        np.testing.assert_allclose(lift.rows(np.eye(len(kept))), inverse[kept], **EXACT)
-        np.testing.assert_allclose(lift.classes(np.eye(len(inverse))), inverse[kept].T, **EXACT)
-        dot_test(lift.rows, lift.classes, len(kept), len(inverse))
-    kept = positions(sizes, [every])
-    plain = np.linalg.inv(dense(sizes, centers, {}))[kept]
+        np.testing.assert_allclose(lift.rows(np.eye(len(columns))), inverse[columns], **EXACT)
+        np.testing.assert_allclose(lift.classes(np.eye(len(inverse))), inverse[columns].T, **EXACT)
+        dot_test(lift.rows, lift.classes, len(columns), len(inverse))
+    columns = positions(sizes, [every])
+    plain = np.linalg.inv(dense(sizes, centers, {}))[columns]
     lift = Lift(sizes, centers)
-    np.testing.assert_allclose(lift.rows(np.eye(len(kept))), plain, **EXACT)
-    dot_test(lift.rows, lift.classes, len(kept), len(inverse))
-    assert (lift.dimension, lift.coordinates) == (len(kept), tuple(n - 1 for n in sizes))
+    np.testing.assert_allclose(lift.rows(np.eye(len(columns))), plain, **EXACT)
+    dot_test(lift.rows, lift.classes, len(columns), len(inverse))
+    assert (lift.dimension, lift.coordinates) == (len(columns), tuple(n - 1 for n in sizes))
 
 
 @pytest.mark.parametrize("name", SPLITS)
-def test_what_is_asked_of_a_space_is_read_back_and_nothing_of_the_others(name):
-    """Pieces of a lift's rows, and class coordinates of tables, are the identity: the spaces are independent."""
-    sizes, centers, complements = made(name)
+def test_lift_rows_have_coordinates_in_its_spaces(name):
+    """Residual spaces are independent: other coordinates are zero."""
+    sizes, centers, complements = build_split(name)
     for spaces in {(tuple(range(len(sizes))),), tuple(subsets(range(len(sizes))))}:
-        kept = positions(sizes, spaces)
+        columns = positions(sizes, spaces)
         lift = SplitLift(sizes, centers, spaces, complements)
-        (s,) = vectors(len(kept))
-        asked = pieces(lift.rows(s), sizes, centers, complements)
-        np.testing.assert_allclose(asked[:, kept], s, **EXACT)
-        np.testing.assert_allclose(np.delete(asked, kept, axis=1), 0, **EXACT)
+        (s,) = vectors(len(columns))
+        coordinates = pieces(lift.rows(s), sizes, centers, complements)
+        np.testing.assert_allclose(coordinates[:, columns], s, **EXACT)
+        np.testing.assert_allclose(np.delete(coordinates, columns, axis=1), 0, **EXACT)
         y = np.zeros((1, math.prod(sizes)))
-        y[:, kept] = s
+        y[:, columns] = s
         np.testing.assert_allclose(lift.classes(tables(y, sizes, centers, complements)), s, **EXACT)
 
 
 @pytest.mark.parametrize("sizes", [(1,), (5,), (3, 1, 4)])
-def test_whole_lifts_are_orthogonal_and_pass_the_dot_test(sizes):
+def test_full_lifts_are_orthogonal_and_pass_dot_test(sizes):
     n = math.prod(sizes)
     for lift in (FullTable(sizes), FullDomain(n)):
         dot_test(lift.rows, lift.classes, n, n)
@@ -203,9 +203,9 @@ def test_whole_lifts_are_orthogonal_and_pass_the_dot_test(sizes):
     np.testing.assert_allclose(FullTable(sizes).rows(np.eye(n)), flat, **EXACT)
 
 
-@pytest.mark.parametrize("lift", [Lift((5, 4)), FullTable((5, 4))], ids=["lift", "whole table"])
-def test_reversing_an_attribute_changes_signs_by_its_degrees(lift):
-    """What the search for symmetries believes of a lift."""
+@pytest.mark.parametrize("lift", [Lift((5, 4)), FullTable((5, 4))], ids=["lift", "full table"])
+def test_lift_reversed_attribute_changes_signs_by_degree(lift):
+    """The symmetry reduction relies on these signs."""
     (x,) = vectors(20)
     for axis in (0, 1):
         reverse = np.flip(x.reshape(5, 4), axis).reshape(1, -1)
@@ -215,10 +215,10 @@ def test_reversing_an_attribute_changes_signs_by_its_degrees(lift):
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_a_traced_derivative_is_what_a_moved_center_changes(axis):
-    """The lift is affine in one center, so that a difference is the derivative without any limit."""
+def test_lift_traced_derivative_matches_difference(axis):
+    """The lift is affine in one center, so a difference equals the derivative."""
     rng = np.random.default_rng(3)
-    sizes, centers, _ = made("tuned")
+    sizes, centers, _ = build_split("tuned")
     classes = [n - 1 for n in sizes]
     by_lift = rng.standard_normal((*classes, *sizes))
 
@@ -232,15 +232,15 @@ def test_a_traced_derivative_is_what_a_moved_center_changes(axis):
     assert value(step) - value(0 * step) == pytest.approx(slope @ step, rel=1e-9)
 
 
-def test_a_turned_complement_is_the_same_pair_the_other_way_round():
-    sizes, centers, complements = made("a complement")
+def test_complement_turned_matches_swapped_axes():
+    sizes, centers, complements = build_split("a complement")
     (q,) = vectors(12)
     straight = pieces(q, sizes, centers, complements).reshape(sizes)
     other = pieces(q.reshape(sizes).T.reshape(1, -1), sizes[::-1], centers[::-1], {(0, 1): complements[0, 1].turned()})
     np.testing.assert_allclose(other.reshape(sizes[::-1]).T, straight, **EXACT)
 
 
-# ---- blocks -----------------------------------------------------------------------------------------
+# ---- blocks ----
 
 
 def some_strategy(rng, sizes, m=0):
@@ -251,8 +251,8 @@ def some_strategy(rng, sizes, m=0):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_block_there_and_back(weighted):
-    """Factors in another order than the attributes, one of them on two attributes that are not neighbours."""
+def test_apply_and_undo_factors_match_explicit_rows(weighted):
+    """Factors in another order than the attributes, one of them on two distant attributes."""
     rng = np.random.default_rng(6)
     factors = (((2, 0), some_strategy(rng, (4, 3), 9)), ((1,), some_strategy(rng, (2,))))
     weights = rng.uniform(0.5, 2.0, (9, 1)) if weighted else None
@@ -270,8 +270,7 @@ def test_a_block_there_and_back(weighted):
     np.testing.assert_allclose(block.column_squares(), squares, **EXACT)
 
 
-def test_the_estimate_of_a_union_is_one_row_of_coordinates():
-    """They are of several spaces, one after the other, and have no table of their own."""
+def test_undo_factors_of_union_returns_coordinates():
     spaces = ((), (0,), (0, 1))
     lift = SplitLift((2, 3), None, spaces)
     joined = Strategy(sizes=(2, 3), rows=lift.rows(np.eye(4)), pinv=np.eye(4), complete=True)
@@ -281,7 +280,7 @@ def test_the_estimate_of_a_union_is_one_row_of_coordinates():
     np.testing.assert_array_equal(undo_factors(block, np.arange(4.0)), np.arange(4.0))
 
 
-def test_the_block_of_a_total_has_no_axes():
+def test_total_block_has_no_axes():
     block = Block(attributes=(), factors=(), noise=1.0, grid=0.5)
     seven = np.full((), 7.0)
     assert (block.sizes, block.coordinates) == ((), ())

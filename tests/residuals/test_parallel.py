@@ -1,4 +1,4 @@
-"""Searches side by side: the same plan bit for bit everywhere, progress, and a cancel that leaves nothing."""
+"""Parallel searches: identical plans on every backend, progress, cancellation."""
 
 import importlib.util
 import multiprocessing
@@ -30,8 +30,8 @@ BUDGET = Budget(pcost=1.0)
 
 def workload():
     sizes = (6, 7, 8, 9, 10)
-    asked = Workload.all_ways(shapes.numeric(*sizes), (1,), "range").groups
-    return Workload(shapes.numeric(*sizes), asked + Workload.all_ways(shapes.numeric(*sizes), (2,), "affine").groups)
+    singles = Workload.all_ways(shapes.numeric(*sizes), (1,), "range").groups
+    return Workload(shapes.numeric(*sizes), singles + Workload.all_ways(shapes.numeric(*sizes), (2,), "affine").groups)
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +40,16 @@ def serial():
 
 
 @pytest.fixture
-def used(monkeypatch):
-    """The tasks that were sent out."""
-    sent, honest = [], parallel.search_all
+def sent_tasks(monkeypatch):
+    """List of the tasks sent to workers."""
+    sent, original = [], parallel.search_all
 
-    def listed(tasks, *others):
+    def recording(tasks, *others):
         tasks = list(tasks)
         sent.extend(tasks)
-        return honest(tasks, *others)
+        return original(tasks, *others)
 
-    monkeypatch.setattr("engine.residuals.subworkload_solver.search_all", listed)
+    monkeypatch.setattr("engine.residuals.subworkload_solver.search_all", recording)
     return sent
 
 
@@ -63,34 +63,34 @@ def ray():
     cluster.shutdown()
 
 
-PLACES = ["sequential", "threading", "loky", "multiprocessing", *(["ray"] if importlib.util.find_spec("ray") else [])]
+BACKENDS = ["sequential", "threading", "loky", "multiprocessing", *(["ray"] if importlib.util.find_spec("ray") else [])]
 
 
-@pytest.mark.parametrize("backend", PLACES)
-def test_every_place_makes_the_same_plan(serial, backend, used, request):
-    if backend == "ray":  # which is too large to be installed for tests alone
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_plan_every_backend_is_equal(serial, backend, sent_tasks, request):
+    if backend == "ray":  # optional, too large for the test dependencies
         request.getfixturevalue(backend)
     with joblib.parallel_config(backend, n_jobs=2):
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
-    assert len(used) > 10
+    assert len(sent_tasks) > 10
 
 
-class Nowhere:
-    """An installation without the engine."""
+class WithoutEngine:
+    """Import hook that hides the engine."""
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "engine":
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def forget_the_engine():
-    sys.meta_path.insert(0, Nowhere())
+def hide_engine():
+    sys.meta_path.insert(0, WithoutEngine())
     for name in [name for name in sys.modules if name.split(".")[0] == "engine"]:
         del sys.modules[name]
 
 
 @pytest.mark.parametrize("processes", [False, True])
-def test_a_dask_cluster_makes_the_same_plan_or_says_that_it_lacks_the_engine(serial, processes, used):
+def test_plan_dask_cluster_is_equal_or_refused(serial, processes, sent_tasks):
     from distributed import Client, LocalCluster
 
     with (
@@ -101,52 +101,52 @@ def test_a_dask_cluster_makes_the_same_plan_or_says_that_it_lacks_the_engine(ser
         joblib.parallel_config("dask"),
     ):
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
-        assert len(used) > 10
+        assert len(sent_tasks) > 10
         if processes:
-            client.run(forget_the_engine)
-            with pytest.raises(PlanError, match="1 of 1 workers of the cluster cannot import the engine"):
+            client.run(hide_engine)
+            with pytest.raises(PlanError, match="engine"):
                 plan(workload(), BUDGET, cache=False)
 
 
-def test_of_joblib_only_what_is_public_is_used():
+def test_engine_uses_public_joblib_names_only():
     engine_files = Path(parallel.__file__).parents[1].rglob("*.py")
     assert not [path for path in engine_files if re.search(r"joblib\._|from joblib import _", path.read_text("utf-8"))]
 
 
-def test_workers_are_an_option(serial, used):
+def test_plan_with_two_workers_is_equal(serial, sent_tasks):
     assert plan(workload(), BUDGET, cache=False, workers=2).to_json() == serial
-    assert len(used) > 10
+    assert len(sent_tasks) > 10
 
 
 @pytest.mark.parametrize("workers", [0, -1, 1.5, True, "2", 10**6])
-def test_impossible_workers_are_refused(workers):
+def test_plan_invalid_workers_is_refused(workers):
     with pytest.raises(PlanError, match="workers was"):
         plan(workload(), BUDGET, workers=workers)
 
 
-def test_small_work_stays_in_this_process(serial, used):
+def test_plan_small_workload_uses_no_workers(serial, sent_tasks):
     assert plan(workload(), BUDGET, cache=False).to_json() == serial
-    assert used == []
+    assert sent_tasks == []
 
 
-def test_what_is_known_is_not_sent_out(used, monkeypatch, tmp_path):
+def test_plan_cached_searches_are_not_sent(sent_tasks, monkeypatch, tmp_path):
     monkeypatch.setenv("DP_WORKBENCH_CACHE", str(tmp_path))
     first = plan(workload(), BUDGET, workers=2)
-    sent = len(used)
+    sent = len(sent_tasks)
     assert sent > 10
     assert plan(workload(), BUDGET, workers=2).to_json() == first.to_json()
-    assert len(used) == sent
+    assert len(sent_tasks) == sent
     plan(workload().add(("a", "b"), "abs"), BUDGET, workers=2)
-    assert 0 < len(used) - sent < 6
+    assert 0 < len(sent_tasks) - sent < 6
 
 
-def test_the_number_of_workers():
+def test_workers_for_returns_number_of_workers():
     cores = joblib.cpu_count()
-    assert workers_for(100.0, 1, 1.0, 1e9, None) == 0  # nothing to do side by side
-    assert workers_for(1.0, 50, 1.0, 1e9, None) == 0  # too quick to pay
+    assert workers_for(100.0, 1, 1.0, 1e9, None) == 0  # a single task
+    assert workers_for(1.0, 50, 1.0, 1e9, None) == 0  # too short
     assert workers_for(100.0, 50, 1.0, 1e9, 1) == 0
     assert workers_for(0.0, 50, 1.0, 1e9, 7) == 7
-    assert workers_for(100.0, 50, 0.6e9, 1e9, None) == 0  # memory for one only
+    assert workers_for(100.0, 50, 0.6e9, 1e9, None) == 0  # memory for one worker
     assert workers_for(100.0, 50, 1.0, 1e9, None) == (cores if cores > 1 else 0)
     assert not is_configured()
     for setting in ({"backend": "threading"}, {"n_jobs": 2}, {"backend": "loky", "n_jobs": 1}):
@@ -155,21 +155,21 @@ def test_the_number_of_workers():
             assert workers_for(0.0, 50, 1.0, 1e9, None) == (None if "n_jobs" in setting else -1)
 
 
-def test_progress_is_told_while_searches_run():
-    heard = []
+def test_progress_is_reported_during_parallel_searches():
+    reports = []
 
     def progress(fraction, text):
-        heard.append((fraction, text))
+        reports.append((fraction, text))
 
     plan(workload(), BUDGET, cache=False, workers=2, progress=progress)
-    fractions = [f for f, _ in heard]
-    assert any("side by side" in text for _, text in heard)
+    fractions = [f for f, _ in reports]
+    assert any("side by side" in text for _, text in reports)
     assert fractions[-1] == 1.0
-    assert 0.0 < max(f for f, text in heard if "side by side" in text) <= 0.9
+    assert 0.0 < max(f for f, text in reports if "side by side" in text) <= 0.9
 
 
-def endless(count):
-    """Searches that take far longer than any test: a gap that cannot be reached, on many cells."""
+def endless_searches(count):
+    """Yield searches with an unreachable gap on many cells, longer than any test."""
     rng = np.random.default_rng(0)
     for _ in range(count):
         rows = rng.standard_normal((220, 59 * 59))
@@ -178,18 +178,18 @@ def endless(count):
 
 
 @pytest.mark.parametrize("backend", ["threading", "loky"])
-def test_a_cancel_ends_the_searches_and_the_pool_lives_on(backend):
+def test_search_all_cancelled_ends_searches_not_pool(backend):
     started = []
 
-    def hear(done):
+    def cancel_soon(done):
         started.append(time.monotonic())
         if started[-1] - started[0] > 0.3:
             raise Cancelled("enough")
 
     with joblib.parallel_config(backend, n_jobs=2):
         with pytest.raises(Cancelled, match="enough"):
-            list(search_all(endless(6), None, np.inf, hear))
-        # the listener ends when the last search has ended: none goes on, and none that waited was begun
+            list(search_all(endless_searches(6), None, np.inf, cancel_soon))
+        # the listener ends only when no search runs or waits
         for thread in threading.enumerate():
             if getattr(thread, "_target", None) is parallel._listen:
                 thread.join(CEILING)
@@ -198,7 +198,7 @@ def test_a_cancel_ends_the_searches_and_the_pool_lives_on(backend):
         assert plan(workload(), BUDGET, cache=False).to_json() == serial
 
 
-def test_a_cancelled_plan_raises_cancelled():
+def test_plan_progress_false_cancels_searches():
     def progress(fraction, text):
         return "side by side" not in text
 
@@ -206,15 +206,14 @@ def test_a_cancelled_plan_raises_cancelled():
         plan(workload(), BUDGET, cache=False, workers=2, progress=progress)
 
 
-def test_searches_end_with_the_process_that_asked(tmp_path):
-    """Killing the main process leaves no worker behind."""
+def test_workers_end_with_parent_process(tmp_path):
     import subprocess
 
     script = (
         "import numpy as np\n"
-        "from tests.residuals.test_parallel import endless\n"
+        "from tests.residuals.test_parallel import endless_searches\n"
         "from engine.residuals.parallel import search_all\n"
-        "list(search_all(endless(4), 2, np.inf, lambda done: print('ready', flush=True)))\n"
+        "list(search_all(endless_searches(4), 2, np.inf, lambda done: print('ready', flush=True)))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, env=os.environ | {"TMPDIR": str(tmp_path)}
@@ -226,10 +225,10 @@ def test_searches_end_with_the_process_that_asked(tmp_path):
         family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
-    until(lambda: not any(map(_lives, family)), words=family)
+    until(lambda: not any(map(_is_running, family)), words=family)
 
 
-def _lives(process):
+def _is_running(process):
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -240,8 +239,8 @@ def _plan_in_a_child(sender):
     sender.send(plan(workload(), BUDGET, cache=False, workers=2).rmse)
 
 
-def test_a_process_that_planned_side_by_side_comes_to_its_end():
-    # a process joins its children when it ends, and idle loky workers stay for five minutes
+def test_process_with_workers_exits():
+    # a process joins its children at exit, and idle loky workers live for five minutes
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=_plan_in_a_child, args=(sender,))
@@ -251,13 +250,13 @@ def test_a_process_that_planned_side_by_side_comes_to_its_end():
     assert child.exitcode == 0
 
 
-def test_a_deadline_reaches_the_workers():
+def test_plan_time_limit_stops_workers():
     stopped = plan(workload(), BUDGET, cache=False, workers=2, time_limit=1e-9)
     assert "time limit" in stopped.statement
 
 
-def test_an_error_in_a_worker_is_raised_here(monkeypatch):
-    def broken(*given):
+def test_search_all_worker_error_is_raised(monkeypatch):
+    def broken(*args):
         raise ValueError("singular")
 
     monkeypatch.setattr(Search, "run", broken)

@@ -1,4 +1,4 @@
-"""Symmetry makes problems smaller and changes no optimum, and none is seen where there is none."""
+"""Symmetry reduction of the dual problem: equal optimum, exact detection."""
 
 import math
 
@@ -26,7 +26,7 @@ SYMMETRIC = {
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
-def test_symmetry_reduction_changes_nothing(name, monkeypatch):
+def test_symmetry_reduction_preserves_optimum(name, monkeypatch):
     sizes, rows, cells = SYMMETRIC[name]
     c = class_rows(rows, sizes)
     factor = Factor(sizes=sizes, matrix=c.T @ c)
@@ -48,21 +48,21 @@ def test_symmetry_reduction_changes_nothing(name, monkeypatch):
     assert reduced.bound(mass) == pytest.approx(plain.bound(spread), rel=1e-9)
 
 
-def test_no_symmetry_is_seen_where_there_is_none(monkeypatch):
+def test_symmetry_reduction_asymmetric_gram_has_all_variables(monkeypatch):
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
     rng = np.random.default_rng(2)
     for sizes in ((7,), (4, 4), (3, 3, 3)):
         c = rng.standard_normal((40, math.prod(n - 1 for n in sizes)))
         problem = DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c))
         assert problem.variables == math.prod(sizes)
-    # swapping two attributes of equal size is no symmetry when they are asked differently
+    # two attributes of equal size with different queries cannot be exchanged
     rows = class_rows(stacked(product(Prefix(), Custom(rng.random((3, 5))), 5, 5), pair_rows("affine", 5, 5)), (5, 5))
     problem = DualProblem(lift=Lift((5, 5)), factor=Factor(sizes=(5, 5), matrix=rows.T @ rows))
     assert problem.variables == 25
 
 
 @pytest.mark.parametrize("weaken", [1e-3, 1e-6])
-def test_almost_symmetric_grams_are_no_symmetric_ones(weaken, monkeypatch):
+def test_symmetry_reduction_nearly_symmetric_gram_is_exact(weaken, monkeypatch):
     monkeypatch.setattr(solvers, "SYMMETRY_FROM", 1)
     rows = stacked(product(Prefix(), Prefix(), 5, 5), weaken * product(Range(), Marginal(), 5, 5))
     c = class_rows(rows, (5, 5))

@@ -1,10 +1,10 @@
-"""How many threads linear algebra has: one for small matrices, its own for large ones, whoever comes and goes."""
+"""Number of threads of linear algebra: one for small matrices."""
 
 import subprocess
 import sys
 
 import pytest
-import scipy.linalg  # noqa: F401  its linear algebra is to be set, too
+import scipy.linalg  # noqa: F401  loads the second BLAS library
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from engine._threads import SMALL, one_thread, threads_for
@@ -18,54 +18,54 @@ MANY = 3
 
 
 @pytest.fixture(autouse=True)
-def several():
-    with threadpool_limits(MANY):  # tests have one
+def three_threads():
+    with threadpool_limits(MANY):
         yield
 
 
-def now():
-    found = {library.num_threads for library in ThreadpoolController().select(user_api="blas").lib_controllers}
-    assert len(found) == 1
-    return found.pop()
+def thread_count():
+    counts = {library.num_threads for library in ThreadpoolController().select(user_api="blas").lib_controllers}
+    assert len(counts) == 1
+    return counts.pop()
 
 
-def test_small_matrices_have_one_thread_and_large_ones_their_own():
+def test_threads_for_small_size_is_one():
     with threads_for(SMALL):
-        assert now() == 1
+        assert thread_count() == 1
         with threads_for(SMALL + 1):
-            assert now() == MANY
+            assert thread_count() == MANY
             with threads_for(1):
-                assert now() == MANY
-        assert now() == 1
+                assert thread_count() == MANY
+        assert thread_count() == 1
         with one_thread(), threads_for(SMALL + 1):
-            assert now() == 1
-    assert now() == MANY
+            assert thread_count() == 1
+    assert thread_count() == MANY
 
 
-def test_who_comes_first_need_not_go_last():
+def test_threads_for_overlapping_contexts_restore_count():
     first, second, large = threads_for(1), threads_for(1), threads_for(SMALL + 1)
     first.__enter__()
     large.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
-    assert now() == MANY
+    assert thread_count() == MANY
     large.__exit__(None, None, None)
-    assert now() == 1
+    assert thread_count() == 1
     second.__exit__(None, None, None)
-    assert now() == MANY
+    assert thread_count() == MANY
 
 
-def test_what_the_caller_sets_stays_and_errors_leave_nothing_behind():
+def test_threads_for_restores_count_after_error():
     with threadpool_limits(2):
         with pytest.raises(ZeroDivisionError), threads_for(1):
             1 / 0  # noqa: B018
-        assert now() == 2
+        assert thread_count() == 2
     with threads_for(1):
         pass
-    assert now() == MANY
+    assert thread_count() == MANY
 
 
-def test_a_fork_has_a_lock_of_its_own():
+def test_threads_for_after_fork_has_new_lock():
     code = (
         "import os, threading\n"
         "from engine import _threads as threads\n"
@@ -79,8 +79,8 @@ def test_a_fork_has_a_lock_of_its_own():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "7\n"
 
 
-def test_cores_are_those_that_a_process_may_use():
-    """Helpers were as many as the machine has cores, also where a container has few of them."""
+def test_cores_respects_cpu_affinity():
+    """A container may allow fewer cores than the machine has."""
     code = (
         "import os\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
@@ -91,13 +91,12 @@ def test_cores_are_those_that_a_process_may_use():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1 1\n"
 
 
-def test_plans_and_bounds_are_searched_on_one_thread(monkeypatch):
-    """Threads that wait for each other took twice the time of processors for the same plans."""
-    seen, honest = set(), DualProblem.evaluate
-    monkeypatch.setattr(DualProblem, "evaluate", lambda self, mu: seen.add(now()) or honest(self, mu))
+def test_plan_and_bound_use_one_thread(monkeypatch):
+    seen, original = set(), DualProblem.evaluate
+    monkeypatch.setattr(DualProblem, "evaluate", lambda self, mu: seen.add(thread_count()) or original(self, mu))
     workload = Workload.all_ways(Schema([Attribute.of_size(c, 5) for c in "abc"]), (1, 2))
-    made = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
-    load_plan(made.to_json())
+    result = plan(workload, Budget(pcost=1.0), centers="tuned", cache=False)
+    load_plan(result.to_json())
     global_bound(workload)
     assert seen == {1}
-    assert now() == MANY
+    assert thread_count() == MANY

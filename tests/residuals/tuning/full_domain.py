@@ -1,6 +1,7 @@
-"""What no matrix mechanism can beat, on domains that are small enough for it."""
+"""Optimum of all matrix mechanisms on small domains, and limits of unions."""
 
 import numpy as np
+import pytest
 
 from engine.residuals import DualProblem, Factor, FullDomain, Options
 from engine.workload import Workload
@@ -8,10 +9,16 @@ from tests.oracles import workload_rows
 
 
 def full_domain_optimum(workload: Workload) -> float:
-    """RMSE that no matrix mechanism at all can beat, proven by the dual on the full domain."""
+    """Lower bound on the RMSE of every matrix mechanism, by the dual on the full domain."""
     W = np.concatenate(workload_rows(workload))
     weights = np.concatenate([np.full(g.count, g.weight) for g in workload.groups])
     gram = Factor(sizes=(W.shape[1],), matrix=(W * weights[:, None]).T @ W)
     problem = DualProblem(lift=FullDomain(W.shape[1]), factor=gram)
     mass, _ = problem.maximise(Options(gap=1e-5))
     return float(np.sqrt(problem.bound(mass) / len(W)))
+
+
+def limit_unions(patch: pytest.MonkeyPatch, work: float = 0) -> None:
+    """Limit the work of unions, and allow no strategy on the full domain."""
+    patch.setattr("engine.residuals.tuning.unions.WORK", work)
+    patch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)

@@ -1,4 +1,4 @@
-"""Tuned centers: the gradient is right, no plan gets worse, and the figures that theory and search give are reached."""
+"""Tuned centers and complements: gradients, accuracy against uniform centers and optimum."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from engine.residuals.tuning.complements import ComplementProblem
 from engine.residuals.tuning.tune import CenterBalance, separable_pieces, tuned_centers, ways_to_split
 from engine.workload import Attribute, Custom, Schema, Workload
 from tests.oracles import block_rows, workload_rows
-from tests.residuals.tuning.full_domain import full_domain_optimum
+from tests.residuals.tuning.full_domain import full_domain_optimum, limit_unions
 
 
 def sizes(*numbers: int) -> Schema:
     return Schema([Attribute.of_size(f"n{i}", n) for i, n in enumerate(numbers)])
 
 
-def quiet(fraction: float, text: str) -> None:
-    """Watch nothing."""
+def ignore_progress(fraction: float, text: str) -> None:
+    """Ignore progress reports."""
 
 
 def mixed_workload() -> Workload:
@@ -33,15 +33,15 @@ def mixed_workload() -> Workload:
     return workload.add(("n2", "n0", "c"), {"n2": "prefix", "n0": "range", "c": "marginal"}).add(("n1",), "range")
 
 
-def joint_workload() -> Workload:
-    """One part on three attributes, so that two of them are inside a space while a center is applied to the third."""
+def triple_workload() -> Workload:
+    """One joint part on three attributes."""
     rows = np.random.default_rng(1).normal(size=(7, 18))
     return Workload(sizes(3, 3, 2)).add(("n0", "n1", "n2"), Custom(rows))
 
 
 @pytest.mark.parametrize("family", ["prefix", "range", "marginal"])
 @pytest.mark.parametrize("solver", ["optimal", "eigenbasis", "fourier"])
-def test_no_solver_is_worse_at_centers_that_are_tuned(solver: str, family: str) -> None:
+def test_tuned_centers_every_solver_is_not_worse(solver: str, family: str) -> None:
     workload = Workload.all_ways(sizes(8, 5, 4), (1, 2), family=family)
     uniform, tuned = (
         plan(workload, Budget(pcost=1.0), solver=solver, centers=centers, cache=False)
@@ -50,9 +50,9 @@ def test_no_solver_is_worse_at_centers_that_are_tuned(solver: str, family: str) 
     assert tuned.rmse <= uniform.rmse * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize("workload", [mixed_workload, joint_workload])
-def test_gradient_matches_differences(workload: Callable[[], Workload]) -> None:
-    problem = CenterProblem(workload(), quiet)
+@pytest.mark.parametrize("workload", [mixed_workload, triple_workload])
+def test_center_gradient_matches_finite_differences(workload: Callable[[], Workload]) -> None:
+    problem = CenterProblem(workload(), ignore_progress)
     problem.options = Options(gap=1e-9, evaluations=500)
     rng = np.random.default_rng(0)
     at = {r: 0.05 * rng.normal(size=problem.sizes[r] - 1) for r in problem.tuned}
@@ -69,15 +69,15 @@ def test_gradient_matches_differences(workload: Callable[[], Workload]) -> None:
             assert gradient[role][k] == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-5)
 
 
-def test_marginal_and_circular_attributes_stay_uniform() -> None:
+def test_tuned_centers_symmetric_attributes_stay_uniform() -> None:
     schema = Schema(
         [Attribute.of_size("day", 7), Attribute.of_size("kind", 4, "categorical"), Attribute.of_size("x", 5)]
     )
     workload = (
         Workload(schema).add(("day", "kind"), {"day": "circular", "kind": "marginal"}).add(("day", "x"), "prefix")
     )
-    assert set(tuned_centers(Workload(schema, workload.groups[:1]), quiet)) == set()
-    assert "kind" not in tuned_centers(workload, quiet)
+    assert set(tuned_centers(Workload(schema, workload.groups[:1]), ignore_progress)) == set()
+    assert "kind" not in tuned_centers(workload, ignore_progress)
 
 
 @pytest.mark.parametrize(
@@ -89,48 +89,48 @@ def test_marginal_and_circular_attributes_stay_uniform() -> None:
     ],
     ids=["[10]^2", "[8]^3", "[10]^40"],
 )
-def test_figures(schema: Schema, ways: tuple[int, ...], uniform: float, tuned: float) -> None:
+def test_tuned_centers_reach_stored_rmse(schema: Schema, ways: tuple[int, ...], uniform: float, tuned: float) -> None:
     workload = Workload.all_ways(schema, ways=ways)
     assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform, rel=2e-4)
     assert plan(workload, Budget(pcost=1.0), centers="tuned").rmse <= tuned * (1.0 + 2e-4)
 
 
-def test_one_attribute_alone_reaches_the_global_optimum() -> None:
+def test_tuned_centers_one_attribute_reaches_optimum() -> None:
     workload = Workload(sizes(9)).add(("n0",), "prefix").add(("n0",), "range", weight=0.3)
-    made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert made.weighted_rmse == pytest.approx(full_domain_optimum(workload), rel=2e-4)
+    result = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert result.weighted_rmse == pytest.approx(full_domain_optimum(workload), rel=2e-4)
 
 
 @pytest.mark.parametrize("family", ["prefix", "range"])
-def test_rounds_of_balance_end_where_the_search_ends(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_center_balance_matches_gradient_search(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
-    asked = Workload.all_ways(schema, (1, 2, 3))
+    workload = Workload.all_ways(schema, (1, 2, 3))
     if family == "range":
-        asked = (
+        workload = (
             Workload(schema).add(("n0", "c"), {"n0": "range", "c": "marginal"}).add("n0", "range").add("n1", "range")
         )
-    looks = []
+    calls = []
     evaluate = CenterProblem.evaluate
-    monkeypatch.setattr(CenterProblem, "evaluate", lambda self, at: looks.append(1) or evaluate(self, at))
-    balanced = tuned_centers(asked, quiet)
+    monkeypatch.setattr(CenterProblem, "evaluate", lambda self, at: calls.append(1) or evaluate(self, at))
+    balanced = tuned_centers(workload, ignore_progress)
     assert balanced
-    assert not looks
+    assert not calls
     monkeypatch.setattr("engine.residuals.tuning.tune.separable_pieces", lambda problem: {})
-    searched = tuned_centers(asked, quiet)
-    assert looks
-    problem = CenterProblem(asked, quiet)
+    searched = tuned_centers(workload, ignore_progress)
+    assert calls
+    problem = CenterProblem(workload, ignore_progress)
     problem.options = Options(gap=1e-7, evaluations=400)
     values = [
-        problem.evaluate({problem.roles[name]: pi for name, pi in found.items()})[0]
-        for found in ({}, balanced, searched)
+        problem.evaluate({problem.roles[name]: pi for name, pi in centers.items()})[0]
+        for centers in ({}, balanced, searched)
     ]
     assert values[1] <= values[2] * (1.0 + 2e-6)
     assert values[1] < 0.999 * values[0]
 
 
-def test_balance_takes_the_sum_and_the_derivatives_of_every_kind_of_space() -> None:
+def test_center_balance_offsets_match_derivatives() -> None:
     schema = Schema([Attribute.of_size("c", 3, "categorical"), *sizes(9, 6).attributes])
-    problem = CenterProblem(Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), quiet)
+    problem = CenterProblem(Workload.all_ways(schema, (0, 1, 2, 3)).add("n0", "prefix", weight=2.0), ignore_progress)
     problem.options = Options(gap=1e-9, evaluations=600)
     balance = CenterBalance(problem, separable_pieces(problem))
     rng = np.random.default_rng(5)
@@ -139,23 +139,23 @@ def test_balance_takes_the_sum_and_the_derivatives_of_every_kind_of_space() -> N
         S, offsets = balance.offsets(centers)
         assert problem.evaluate(centers)[0] == pytest.approx(S, rel=1e-7)
         for role, (inside, outside) in balance.alone.items():
-            # from differences of S by the Gram inside and by the total outside
+            # finite differences of S by the Gram inside and the total outside
             slopes, state = [], Evaluation(problem=problem, centers=centers)
-            for number, own in ((inside, state.alone(inside)[0]), (outside, state.scalar(outside))):
+            for number, value in ((inside, state.alone(inside)[0]), (outside, state.scalar(outside))):
                 moved = []
                 for share in (1.0 - 1e-4, 1.0 + 1e-4):
                     there = Evaluation(problem=problem, centers=centers)
                     if number == inside:
-                        there.solved[number] = (own * share, *there.alone(number)[1:])
+                        there.solved[number] = (value * share, *there.alone(number)[1:])
                     else:
-                        there.scalars[number] = own * share
+                        there.scalars[number] = value * share
                     moved.append(sum(kind.count * there.space(kind) for kind in problem.kinds))
-                slopes.append((moved[1] - moved[0]) / (2e-4 * own))
+                slopes.append((moved[1] - moved[0]) / (2e-4 * value))
             L, s = state.alone(inside)[0], state.scalar(outside)
             assert offsets[role] + s == pytest.approx(L * (slopes[0] / slopes[1]) ** 2, rel=1e-4)
 
 
-def test_random_workloads_come_near_the_global_optimum_and_never_pass_uniform() -> None:
+def test_tuned_centers_random_workloads_are_near_optimum() -> None:
     rng = np.random.default_rng(3)
     excess = []
     for _ in range(12):
@@ -169,7 +169,7 @@ def test_random_workloads_come_near_the_global_optimum_and_never_pass_uniform() 
         tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         assert tuned <= uniform * (1.0 + 1e-5)
         excess.append(tuned / full_domain_optimum(workload) - 1.0)
-    assert min(excess) >= -1e-4, "a plan below the global bound would be a proof of an error"
+    assert min(excess) >= -1e-4
     assert np.median(excess) <= 0.005
 
 
@@ -186,9 +186,9 @@ def all_pairs(n: int, d: int, family: str) -> Workload:
 
 
 @pytest.mark.parametrize("workload", [joint_workload(), all_pairs(4, 3, "affine")], ids=["mixed", "symmetric"])
-def test_gradient_of_complements_matches_differences(workload: Workload) -> None:
+def test_complement_gradient_matches_finite_differences(workload: Workload) -> None:
     assert ways_to_split(workload, Allowance())[0]
-    problem = ComplementProblem(workload, quiet)
+    problem = ComplementProblem(workload, ignore_progress)
     problem.power = 20.0
     rng = np.random.default_rng(0)
     at = 0.03 * rng.normal(size=problem.length)
@@ -204,41 +204,39 @@ def test_gradient_of_complements_matches_differences(workload: Workload) -> None
     ("family", "uniform", "tuned"),
     [pytest.param("affine", 28.010, 26.10, marks=pytest.mark.full), ("abs", 30.103, 27.78)],
 )
-def test_figures_of_complements(family: str, uniform: float, tuned: float) -> None:
+def test_complements_reach_stored_rmse(family: str, uniform: float, tuned: float) -> None:
     workload = all_pairs(10, 40, family)
     assert plan(workload, Budget(pcost=1.0)).rmse == pytest.approx(uniform, rel=2e-4)
-    made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert made.rmse <= tuned
-    assert load_plan(made.to_json()).to_json() == made.to_json()
+    result = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert result.rmse <= tuned
+    assert load_plan(result.to_json()).to_json() == result.to_json()
 
 
-def test_differences_alone_are_tuned_though_rounding_breaks_their_symmetry(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complements_absolute_differences_reach_stored_rmse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
     workload = Workload.all_ways(sizes(*[10] * 10), (2,), "abs")
-    made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert made.split.complements
-    assert made.rmse <= 7.23
+    result = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert result.split.complements
+    assert result.rmse <= 7.23
 
 
-def test_complements_predict_what_an_explicit_mechanism_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+def test_complements_variances_match_explicit_mechanism(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_unions(monkeypatch)
     workload = joint_workload()
-    made = plan(workload, Budget(pcost=1.0), centers="tuned")
-    assert made.split.complements
-    blocks = [(block_rows(made.schema, b), b.noise) for b in made.blocks.values()]
+    result = plan(workload, Budget(pcost=1.0), centers="tuned")
+    assert result.split.complements
+    blocks = [(block_rows(result.schema, b), b.noise) for b in result.blocks.values()]
     precision = sum(B.T @ B / noise**2 for B, noise in blocks)
-    assert 1.0 - 1e-6 <= float(np.diag(precision).max()) <= made.pcost
+    assert 1.0 - 1e-6 <= float(np.diag(precision).max()) <= result.pcost
     for number, rows in enumerate(workload_rows(workload)):
         explicit = np.einsum("qc,cd,qd->q", rows, np.linalg.pinv(precision, rcond=1e-12), rows)
-        np.testing.assert_allclose(made.variances(number), explicit, rtol=1e-6)
+        np.testing.assert_allclose(result.variances(number), explicit, rtol=1e-6)
     uniform = plan(workload, Budget(pcost=1.0)).weighted_rmse
-    assert full_domain_optimum(workload) * (1.0 - 1e-6) <= made.weighted_rmse < uniform
+    assert full_domain_optimum(workload) * (1.0 - 1e-6) <= result.weighted_rmse < uniform
 
 
-def test_pairs_that_take_long_are_left_out_unless_time_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+def test_complements_slow_pairs_need_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_unions(monkeypatch)
     monkeypatch.setattr("engine.residuals.tuning.center_objective.SLOWEST", 0.0)
     short, long = (plan(joint_workload(), Budget(pcost=1.0), centers="tuned", time_limit=t) for t in (None, 3600.0))
     assert not short.split.complements
@@ -248,8 +246,7 @@ def test_pairs_that_take_long_are_left_out_unless_time_is_given(monkeypatch: pyt
     assert long.weighted_rmse < short.weighted_rmse
 
 
-def test_tuning_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+def test_tuned_centers_progress_false_cancels(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_unions(monkeypatch)
     with pytest.raises(Cancelled):
         plan(mixed_workload(), Budget(pcost=1.0), centers="tuned", progress=lambda done, text: "centers" not in text)

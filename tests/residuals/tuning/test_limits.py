@@ -1,4 +1,4 @@
-"""Tuned splits keep the limits, never fail where uniform centers do not, and are never worse than those."""
+"""Memory and time limits of tuned plans; plans are not worse than with uniform centers."""
 
 from __future__ import annotations
 
@@ -35,66 +35,68 @@ from engine.residuals.tuning.unions import (
 from engine.workload import Custom, Workload
 from engine.workload.families import Random
 from tests.pairs import pairwise
+from tests.residuals.tuning.full_domain import limit_unions
 from tests.shapes import numeric
 
-SMALL_CHANGE = 20e6  # bytes that planning takes beside matrices
+# bytes that planning needs in addition to matrices
+MEMORY_OVERHEAD = 20e6
 
 
-def made(workload: Workload, **options: object):
+def build_plan(workload: Workload, **options: object):
     return plan(workload, Budget(pcost=1.0), cache=False, **options)
 
 
 @functools.cache
 def traced(workload: Workload, limit: float):
-    """A tuned plan after a short search, and the bytes that it took."""
+    """Tuned plan after a short search and its peak memory in bytes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("engine.residuals.tuning.tune.STEPS", 2)
         patch.setattr("engine.residuals.tuning.complements.POWERS", {16.0: 2})
         tracemalloc.start()
         try:
-            found = made(workload, centers="tuned", memory_limit=limit)
-            return found, tracemalloc.get_traced_memory()[1]
+            result = build_plan(workload, centers="tuned", memory_limit=limit)
+            return result, tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
 
 @functools.cache
 def products() -> Workload:
-    """One space of 1,287 coordinates that couples two families on three attributes."""
+    """One space of 1,287 coordinates with two families on three attributes."""
     names = ("a", "b", "c")
     return Workload(numeric(14, 12, 10)).add(names, "prefix").add(names, "range")
 
 
-def beside_joint() -> Workload:
-    """Products on a pair whose queries as rows would fill 140 MB, beside a joint pair."""
+def product_and_joint_pair() -> Workload:
+    """Products on a pair with 140 MB of query rows, and a joint pair."""
     return Workload(numeric(20, 20, 4)).add(("a", "b"), "range").add(("b", "c"), "affine").add(("a", "b"), "abs")
 
 
 def many_pairs() -> Workload:
-    """Every pair asked jointly and differently: each fits, all together do not."""
-    asked = Workload(numeric(*[12] * 6))
-    for i, a in enumerate(asked.schema.names):
-        for b in asked.schema.names[i + 1 :]:
-            asked = asked.add((a, b), Random(seed=len(asked.groups))).add((a, b), "prefix", weight=1.0 + i)
-    return asked
+    """Different joint queries on every pair: each pair fits into memory, all together do not."""
+    workload = Workload(numeric(*[12] * 6))
+    for i, a in enumerate(workload.schema.names):
+        for b in workload.schema.names[i + 1 :]:
+            workload = workload.add((a, b), Random(seed=len(workload.groups))).add((a, b), "prefix", weight=1.0 + i)
+    return workload
 
 
 @pytest.mark.parametrize(
     ("workload", "limit"),
     [
         pytest.param(products(), 5e7, id="3-way"),
-        pytest.param(beside_joint(), 6e7, id="range", marks=pytest.mark.full),
+        pytest.param(product_and_joint_pair(), 6e7, id="range", marks=pytest.mark.full),
         pytest.param(many_pairs(), 3e7, id="all", marks=pytest.mark.full),
     ],
 )
-def test_memory_is_counted_before_it_is_taken(workload, limit):
-    found, peak = traced(workload, limit)
-    assert peak <= limit + SMALL_CHANGE
-    assert found.weighted_rmse <= made(workload, memory_limit=limit).weighted_rmse
+def test_tuned_plan_respects_memory_limit(workload, limit):
+    result, peak = traced(workload, limit)
+    assert peak <= limit + MEMORY_OVERHEAD
+    assert result.weighted_rmse <= build_plan(workload, memory_limit=limit).weighted_rmse
 
 
 class Clock:
-    """A clock on which nothing but the evaluations of searches takes time."""
+    """Simulated clock that advances only with evaluations of searches."""
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds, self.evaluate = 1000.0, seconds, DualProblem.evaluate
@@ -109,8 +111,8 @@ def timed(workload: Workload, patch: pytest.MonkeyPatch, limit: float, seconds: 
     with patch.context() as inside:
         inside.setattr(time, "monotonic", lambda: clock.now)
         inside.setattr(DualProblem, "evaluate", lambda problem, mass: clock.tick(problem, mass))
-        found = made(workload, centers="tuned", time_limit=limit, workers=1, **options)
-    return found, clock.now - 1000.0
+        result = build_plan(workload, centers="tuned", time_limit=limit, workers=1, **options)
+    return result, clock.now - 1000.0
 
 
 def three_families() -> Workload:
@@ -124,155 +126,156 @@ def coupled() -> Workload:
     return Workload(numeric(5, 4, 4)).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
 
 
-TIMED = {"asked": (three_families, coupled), "objective": ("max", "sum"), "work": (0, 6e7), "seconds": (0.1, 0.5)}
+TIMED = {
+    "make_workload": (three_families, coupled),
+    "objective": ("max", "sum"),
+    "work": (0, 6e7),
+    "seconds": (0.1, 0.5),
+}
 every_timed = itertools.product(*(TIMED | {"seconds": (0.01, 0.1, 0.5)}).values())
 
 
 @pytest.mark.parametrize(
     tuple(TIMED), [*pairwise(*TIMED.values()), *(pytest.param(*row, marks=pytest.mark.full) for row in every_timed)]
 )
-def test_the_time_limit_is_kept(asked, objective, work, seconds, monkeypatch):
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+def test_tuned_plan_respects_time_limit(make_workload, objective, work, seconds, monkeypatch):
+    limit_unions(monkeypatch, work)
     limit = 8.0
-    found, taken = timed(asked(), monkeypatch, limit, seconds, objective=objective)
+    result, taken = timed(make_workload(), monkeypatch, limit, seconds, objective=objective)
     assert taken <= 1.5 * limit + 1.0
-    assert np.isfinite(found.rmse)
+    assert np.isfinite(result.rmse)
 
 
-def test_the_certificate_says_what_the_limits_stopped(monkeypatch):
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+def test_certificate_states_exceeded_limits(monkeypatch):
+    limit_unions(monkeypatch)
     late, _ = timed(three_families(), monkeypatch, 2.0, 0.05)
     assert "time limit" in late.certificate.statement
     tight, _ = traced(products(), 5e7)
     assert "memory limit" in tight.certificate.statement
-    for found in (late, tight):
-        again = load_plan(found.to_json())
-        assert again.certificate == found.certificate
-        assert again.to_json() == found.to_json()
-    free = made(Workload(numeric(5, 4)).add(("a", "b"), "prefix"), centers="tuned")
+    for result in (late, tight):
+        again = load_plan(result.to_json())
+        assert again.certificate == result.certificate
+        assert again.to_json() == result.to_json()
+    free = build_plan(Workload(numeric(5, 4)).add(("a", "b"), "prefix"), centers="tuned")
     assert "limit" not in free.certificate.statement
 
 
 @pytest.mark.parametrize("work", [0, 6e7])
 @pytest.mark.parametrize("attributes", [("a",), ("a", "b")], ids=len)
-def test_queries_that_count_nothing_stand_beside_others(attributes, work, monkeypatch):
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", work)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
-    nothing = Custom(predicates=["a >= 5 and a < 3"])
-    workload = Workload(numeric(6, 5)).add(attributes, nothing).add("a", "prefix").add("b", "prefix")
-    found = made(workload, centers="tuned")
-    assert found.weighted_rmse <= made(workload).weighted_rmse
-    assert found.variances(0).tolist() == [0.0]
+def test_tuned_plan_empty_queries_have_zero_variance(attributes, work, monkeypatch):
+    limit_unions(monkeypatch, work)
+    empty = Custom(predicates=["a >= 5 and a < 3"])
+    workload = Workload(numeric(6, 5)).add(attributes, empty).add("a", "prefix").add("b", "prefix")
+    result = build_plan(workload, centers="tuned")
+    assert result.weighted_rmse <= build_plan(workload).weighted_rmse
+    assert result.variances(0).tolist() == [0.0]
 
 
-def test_a_worse_split_is_not_taken(monkeypatch):
-    """Whatever the search for a split believes, the better plan is kept, with the bound that belongs to it."""
+def test_tuned_plan_worse_split_is_discarded(monkeypatch):
+    """The better plan is returned with the matching bound, even if tuning returns a bad split."""
     workload = Workload(numeric(6, 5)).add(("a", "b"), "prefix").add(("a", "b"), "range")
     skewed = {"a": np.array([3.0, -2.0, 0, 0, 0, 0]), "b": np.array([0, 0, 0, -4.0, 5.0])}
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+    limit_unions(monkeypatch)
     monkeypatch.setattr("engine.mechanisms.querysmasher.PRODUCT", 0)
     monkeypatch.setattr("engine.residuals.tuning.tune.tuned_centers", lambda *_, **__: skewed)
-    uniform, found = made(workload), made(workload, centers="tuned")
-    assert found.weighted_rmse == uniform.weighted_rmse
-    assert found.certificate == uniform.certificate
+    uniform, result = build_plan(workload), build_plan(workload, centers="tuned")
+    assert result.weighted_rmse == uniform.weighted_rmse
+    assert result.certificate == uniform.certificate
 
 
 @pytest.mark.parametrize("seed", [*range(6), *(pytest.param(s, marks=pytest.mark.full) for s in range(6, 12))])
-def test_random_workloads_are_planned_within_the_limits(seed):
+def test_tuned_plan_random_workload_is_not_worse(seed):
     workload = draw(np.random.default_rng(seed), attributes=6, cells=12)
     limits = {"memory_limit": 2e8, "time_limit": 1.0}
-    uniform = made(workload, **limits)
-    found = made(workload, centers="tuned", **limits)
-    assert found.weighted_rmse <= uniform.weighted_rmse * (1.0 + 1e-9) or "limit" in found.certificate.statement
+    uniform = build_plan(workload, **limits)
+    result = build_plan(workload, centers="tuned", **limits)
+    assert result.weighted_rmse <= uniform.weighted_rmse * (1.0 + 1e-9) or "limit" in result.certificate.statement
 
 
-def test_a_plan_made_in_a_hurry_is_read_back():
-    """What cannot take its first step in time is searched attribute by attribute, and again so from a file."""
-    found = made(products(), time_limit=0.3)
-    assert "alternating" in found.certificate.statement
-    assert "alternating" not in made(coupled(), time_limit=60.0).certificate.statement
-    assert load_plan(found.to_json()).to_json() == found.to_json()
+def test_load_plan_alternating_by_time_limit_round_trips():
+    """If the first step exceeds the time limit, attributes are searched one after the other."""
+    result = build_plan(products(), time_limit=0.3)
+    assert "alternating" in result.certificate.statement
+    assert "alternating" not in build_plan(coupled(), time_limit=60.0).certificate.statement
+    assert load_plan(result.to_json()).to_json() == result.to_json()
 
 
-def test_dense_searches_without_symmetries_have_an_end(monkeypatch):
-    """Tuned centers leave no symmetries: what would take too long is searched attribute by attribute."""
+def test_tuned_plan_slow_dense_search_alternates(monkeypatch):
+    """Without symmetries a slow dense search is replaced by an alternating one."""
     workload = coupled()
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+    limit_unions(monkeypatch)
     monkeypatch.setattr("engine.residuals.subworkload_solver.PATIENCE", 1e-4)
-    found = made(workload, centers="tuned")
-    assert found.split.centers
-    assert "alternating" in found.certificate.statement
-    assert "alternating" not in made(workload).certificate.statement
-    assert load_plan(found.to_json()).to_json() == found.to_json()
+    result = build_plan(workload, centers="tuned")
+    assert result.split.centers
+    assert "alternating" in result.certificate.statement
+    assert "alternating" not in build_plan(workload).certificate.statement
+    assert load_plan(result.to_json()).to_json() == result.to_json()
 
 
-def test_tuning_that_takes_longer_than_the_whole_domain_is_not_begun(monkeypatch):
-    """Where one strategy for everything costs less than splits, it is taken: nothing is more accurate."""
+def test_tuned_plan_cheap_full_domain_skips_tuning(monkeypatch):
+    """One strategy on the full domain is preferred if it is cheaper than tuning."""
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
     monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
     workload = three_families()
-    assert "whatsoever" in made(workload, centers="tuned").certificate.statement
+    assert "whatsoever" in build_plan(workload, centers="tuned").certificate.statement
     assert forecast(workload, centers="tuned").memory > forecast(workload).memory
     monkeypatch.setattr("engine.mechanisms.querysmasher.TUNING", 0.0)
     monkeypatch.setattr("engine.mechanisms.querysmasher.split_seconds", lambda *_: 1.0)
-    assert "whatsoever" in made(workload, centers="tuned").certificate.statement
+    assert "whatsoever" in build_plan(workload, centers="tuned").certificate.statement
     monkeypatch.setattr("engine.mechanisms.querysmasher.split_seconds", lambda *_: 0.0)
-    assert "whatsoever" not in made(workload, centers="tuned").certificate.statement
+    assert "whatsoever" not in build_plan(workload, centers="tuned").certificate.statement
 
 
-def test_the_whole_domain_is_worth_some_seconds(monkeypatch):
-    """Splits that take no time at all are no reason to be less accurate, unless there is no time for more."""
+def test_choose_unions_full_domain_within_waiting_time(monkeypatch):
+    """The full domain is used if its time is within the waiting time and the time left."""
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
     workload = three_families()
     spaces = tuple(decompose(workload).spaces)
     seconds = strategy_seconds(workload, ("a", "b", "c"), spaces)
-    for wait, left, whole in ((2.0, 2.0, True), (0.5, 2.0, False), (2.0, 0.5, False)):
+    for wait, left, covers_all in ((2.0, 2.0, True), (0.5, 2.0, False), (2.0, 0.5, False)):
         monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", wait * seconds)
-        found = choose_unions(workload, spaces, 4e9, left=left * seconds)
-        assert (found == {("a", "b", "c"): spaces}) == whole
+        unions = choose_unions(workload, spaces, 4e9, left=left * seconds)
+        assert (unions == {("a", "b", "c"): spaces}) == covers_all
     monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", math.inf)
     assert choose_unions(workload, spaces, 4e9)
     monkeypatch.setattr("engine.residuals.tuning.unions.DOMAIN", 8 * 7 * 3 - 1)
     assert not choose_unions(workload, spaces, 4e9)
 
 
-def test_products_of_a_union_of_all_spaces_need_no_row_a_query(monkeypatch):
-    """A third of a million queries on 600 cells each are told from their few rows, as if each had been gone through."""
+def test_choose_unions_products_need_few_rows(monkeypatch):
+    """Products have few rows per attribute even with 360,000 queries on 600 cells."""
     both = ("a", "b")
-    asked = Workload(numeric(24, 25)).add(both, "circular")
-    workload = asked.add(both, "affine").add("a", "prefix")
+    single = Workload(numeric(24, 25)).add(both, "circular")
+    workload = single.add(both, "affine").add("a", "prefix")
     spaces = tuple(decompose(workload).spaces)
-    assert asked.groups[0].count * 600 > ENTRIES
+    assert single.groups[0].count * 600 > ENTRIES
     assert choose_unions(workload, spaces, 4e9) == {both: spaces}
     assert union_seconds(workload, both, spaces) < 2.0
-    # weights of single queries are no products, and what is not measured has to be looked for query by query
-    weighed = Workload(numeric(24, 25)).add(both, "circular", query_weights=np.ones(asked.groups[0].count))
-    assert not choose_unions(weighed.add(both, "affine"), spaces, 4e9)
+    # query weights are not products, and unmeasured queries require a full listing
+    weighted = Workload(numeric(24, 25)).add(both, "circular", query_weights=np.ones(single.groups[0].count))
+    assert not choose_unions(weighted.add(both, "affine"), spaces, 4e9)
     wider = Workload(numeric(24, 25, 3)).add(both, "circular").add(("a", "c"), "affine")
     assert not choose_unions(wider, tuple(decompose(wider).spaces), 4e9).get(("a", "b", "c"))
     monkeypatch.setattr("engine.residuals.tuning.unions.FORMS", 599)
     assert not choose_unions(workload, spaces, 4e9)
 
 
-def test_what_looks_the_same_from_every_cell_is_measured_apart(monkeypatch):
-    """Turned round it stays the same, and so does its best strategy, which couples no two spaces."""
+def test_choose_unions_symmetric_workload_has_no_union(monkeypatch):
+    """The optimal strategy of a symmetric workload couples no spaces."""
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 0)
     both = ("a", "b")
-    for family, apart in (("circular", True), ("prefix", False)):
-        asked = Workload(numeric(5, 4)).add(both).add(both, family)
-        assert (not choose_unions(asked, tuple(decompose(asked).spaces), 4e9)) == apart
-    turned = Workload(numeric(5, 4)).add(both).add(both, "circular")
-    assert made(turned).weighted_rmse == pytest.approx(math.sqrt(exact_bound(turned, 1e-6) / len(turned)), rel=2e-5)
+    for family, no_union in (("circular", True), ("prefix", False)):
+        workload = Workload(numeric(5, 4)).add(both).add(both, family)
+        assert (not choose_unions(workload, tuple(decompose(workload).spaces), 4e9)) == no_union
+    circular = Workload(numeric(5, 4)).add(both).add(both, "circular")
+    assert build_plan(circular).weighted_rmse == pytest.approx(
+        math.sqrt(exact_bound(circular, 1e-6) / len(circular)), rel=2e-5
+    )
 
 
-def test_one_strategy_for_everything_that_is_no_better_is_not_taken():
-    """Noise on a grid costs it a little more, and where uniform centers are the best there are that little is lost."""
-    asked = Workload(numeric(20, 5)).add(("a", "b"), {"a": Custom(np.eye(20)), "b": "marginal"}).add("a")
-    assert made(asked, centers="tuned").weighted_rmse <= made(asked).weighted_rmse
+def test_tuned_plan_full_domain_is_not_worse():
+    workload = Workload(numeric(20, 5)).add(("a", "b"), {"a": Custom(np.eye(20)), "b": "marginal"}).add("a")
+    assert build_plan(workload, centers="tuned").weighted_rmse <= build_plan(workload).weighted_rmse
 
 
 SCRIPT = """
@@ -288,9 +291,9 @@ def planned(sizes, families, **options):
 
 planned((3, 3), ("prefix", "affine"))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-made = planned(*json.loads(sys.argv[1]), memory_limit=float(sys.argv[2]))
+result = planned(*json.loads(sys.argv[1]), memory_limit=float(sys.argv[2]))
 taken = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-print(json.dumps([taken, made.weighted_rmse, made.certificate.statement]))
+print(json.dumps([taken, result.weighted_rmse, result.certificate.statement]))
 """
 
 
@@ -300,50 +303,48 @@ print(json.dumps([taken, made.weighted_rmse, made.certificate.statement]))
     [((60, 40, 30), ("prefix", "range"), 9.53), ((30, 25), ("prefix", "range", "affine"), 3.814)],
     ids=str,
 )
-def test_large_products_are_tuned_within_a_gigabyte(sizes, families, best):
-    given = [sys.executable, "-c", SCRIPT, json.dumps([sizes, families]), "1e9"]
-    ended = subprocess.run(given, check=True, capture_output=True, text=True)
-    taken, rmse, statement = json.loads(ended.stdout)
+def test_tuned_plan_large_products_need_one_gigabyte(sizes, families, best):
+    command = [sys.executable, "-c", SCRIPT, json.dumps([sizes, families]), "1e9"]
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    taken, rmse, statement = json.loads(process.stdout)
     assert taken < 1e9
     assert rmse < best
     assert "time limit" not in statement
 
 
-def test_unions_whose_queries_take_too_long_to_list_are_left_out(monkeypatch):
-    """The plan of a union goes through every query, which no deadline ends."""
+def test_unions_slow_to_list_are_omitted(monkeypatch):
     workload = Workload(numeric(9, 8, 7)).add(("a", "b"), "affine").add(("a", "b", "c"), "range")
-    assert made(workload, centers="tuned").split.unions
+    assert build_plan(workload, centers="tuned").split.unions
     monkeypatch.setattr("engine.residuals.tuning.unions.LISTED", 1.0)
-    late = made(workload, centers="tuned", time_limit=1000.0)
+    late = build_plan(workload, centers="tuned", time_limit=1000.0)
     assert not late.split.unions
     assert "time limit" in late.certificate.statement
 
 
-def test_a_union_with_the_total_counts_what_complements_pass_to_it(monkeypatch):
-    """Every query has a piece in the total; that of a product is one, that of a pair may be passed a share."""
-    monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 2e6)
-    monkeypatch.setattr("engine.residuals.tuning.unions.MAX_FULL_DOMAIN_FLOPS", 0)
+def test_union_seconds_total_counts_joint_pairs(monkeypatch):
+    """Complements of a joint pair add rows to the total."""
+    limit_unions(monkeypatch, 2e6)
     for family, more in (("range", False), ("affine", True)):
         workload = Workload(numeric(9, 8, 30, 30)).add(("a", "b"), "affine").add(("c", "d"), family)
         spaces = tuple(decompose(workload).spaces)
         few = choose_unions(workload, spaces, 4e9)
         attributes = next(a for a, together in few.items() if () in together)
-        own = [space for space in few[attributes] if space]
-        each = [union_seconds(workload, attributes, held) for held in (few[attributes], own)]
+        without_total = [space for space in few[attributes] if space]
+        each = [union_seconds(workload, attributes, held) for held in (few[attributes], without_total)]
         assert (each[0] > 10.0 * each[1]) == more
     monkeypatch.setattr("engine.residuals.tuning.unions.ENTRIES", 5e4)
     assert not any(() in together for together in choose_unions(workload, spaces, 4e9).values())
 
 
-def test_every_query_of_a_union_is_counted_as_work_on_its_strategy(monkeypatch):
+def test_union_seconds_counts_strategy_work(monkeypatch):
     workload = Workload(numeric(9, 8)).add(("a", "b"), "range")
     spaces = tuple(decompose(workload).spaces)
     monkeypatch.setattr("engine.residuals.tuning.unions.LISTED", 0.0)
     assert union_seconds(workload, ("a", "b"), spaces) > 0.0
 
 
-def test_the_rows_of_a_union_are_counted_as_memory(monkeypatch):
-    """Few cells may be asked by many queries, whose rows are held before they are one Gram."""
+def test_choose_unions_counts_memory_of_rows(monkeypatch):
+    """Many queries on few cells need memory for their rows before the Gram is formed."""
     workload = Workload(numeric(4, 3)).add(("a", "b"), Random(seed=1, count=4_000)).add(("a", "b"), "affine")
     spaces = tuple(decompose(workload).spaces)
     needed = rows_of_union(workload, ("a", "b"), spaces)
@@ -353,7 +354,7 @@ def test_the_rows_of_a_union_are_counted_as_memory(monkeypatch):
     assert not choose_unions(workload, spaces, needed - 1)
 
 
-def test_the_queries_of_a_union_are_few_alone_and_together(monkeypatch):
+def test_choose_unions_limits_entries_of_all_groups(monkeypatch):
     workload = Workload(numeric(4, 3)).add(("a", "b"), "affine").add(("a", "b"), "abs")
     spaces = tuple(decompose(workload).spaces)
     entries = [group.count * 12 for group in workload.groups]
@@ -366,7 +367,7 @@ def test_the_queries_of_a_union_are_few_alone_and_together(monkeypatch):
     assert choose_unions(workload, spaces, 4e9)
 
 
-def test_among_many_spaces_no_clusters_are_looked_for(monkeypatch):
+def test_choose_unions_many_spaces_is_empty(monkeypatch):
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 1e5)
     monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
     workload = Workload.all_ways(cube(2, 11), (1, 2))
@@ -376,38 +377,38 @@ def test_among_many_spaces_no_clusters_are_looked_for(monkeypatch):
     assert choose_unions(workload, spaces, 4e9)
 
 
-def test_a_union_holds_more_than_one_space(monkeypatch):
-    """The pairs of a chain overlap; what is left to the second cluster may be one space alone."""
+def test_choose_unions_contain_several_spaces(monkeypatch):
+    """Pairs of a chain overlap; the rest of the second cluster is a single space."""
     workload = Workload(numeric(4, 4, 4)).add(("a", "b"), "affine").add(("b", "c"), "affine")
     spaces = (("a", "b"), ("b", "c"), ("b",))
     monkeypatch.setattr("engine.residuals.tuning.unions.WAIT", 0.0)
     monkeypatch.setattr("engine.residuals.tuning.unions.WORK", 2 * work_of(workload, ("a", "b"), spaces[::2], 4e9))
-    found = choose_unions(workload, spaces, 4e9)
-    assert [len(together) for together in found.values()] == [2]
+    unions = choose_unions(workload, spaces, 4e9)
+    assert [len(together) for together in unions.values()] == [2]
 
 
-def test_unions_fit_into_the_time_left_all_together():
+def test_in_time_limits_seconds_of_all_unions():
     workload = Workload(numeric(5, 5, 5, 5)).add(("a", "b"), "affine").add(("c", "d"), "affine")
     unions = {(a, b): ((a,), (b,), (a, b)) for a, b in ("ab", "cd")}
     each = union_seconds(workload, ("a", "b"), unions["a", "b"])
 
-    class Told(Allowance):
+    class LimitedAllowance(Allowance):
         def lasts(self, seconds: float) -> bool:
             return seconds <= 1.5 * each
 
-    assert list(_in_time(workload, unions, Told())) == [("a", "b")]
+    assert list(_in_time(workload, unions, LimitedAllowance())) == [("a", "b")]
 
 
-def test_unions_that_are_worth_less_than_their_spaces_are_taken_apart():
-    """A search that stopped early may leave a union worse than what it unites."""
+def test_united_worse_union_is_separated():
+    """After a stopped search a union may be worse than its separate spaces."""
     one, other = ("a", "b"), ("c", "d")
     values = dict.fromkeys((("a",), ("b",), ("c",), ("d",)), 1.0)
     unions = {one: (("a",), ("b",)), other: (("c",), ("d",))}
 
     def with_unions(split: Split) -> list[CandidatePlan]:
-        own = {a: 9.0 if a == one else 1.0 for a in split.unions}
-        return [CandidatePlan(split=split, error=0.0, values=own, assemble=lambda: None)]
+        union_values = {a: 9.0 if a == one else 1.0 for a in split.unions}
+        return [CandidatePlan(split=split, error=0.0, values=union_values, assemble=lambda: None)]
 
-    apart = CandidatePlan(split=Split(), error=4.0, values=values, assemble=lambda: None)
-    (found,) = _united(apart, unions, with_unions)
-    assert list(found.split.unions) == [other]
+    separate = CandidatePlan(split=Split(), error=4.0, values=values, assemble=lambda: None)
+    (result,) = _united(separate, unions, with_unions)
+    assert list(result.split.unions) == [other]

@@ -1,4 +1,4 @@
-"""The dearest cell of all, against every cell of small domains, and as a bound where it cannot be exact."""
+"""Joint sensitivity of several strategies against every cell of small domains."""
 
 import math
 
@@ -17,72 +17,72 @@ from engine.workload.families import Random
 SIZES = {"a": 3, "b": 4, "c": 2, "d": 3, "e": 1}
 
 
-def part(rng, law, whole):
-    """Random factors on some attributes; whole numbers make ties."""
+def part(rng, law, integers):
+    """Random factors on some attributes; integers give ties."""
     names = tuple(n for n in SIZES if rng.random() < 0.6) or ("a",)
     factors, axes = [], list(rng.permutation(len(names)))
     while axes:
-        own = tuple(int(axes.pop()) for _ in range(min(len(axes), int(rng.integers(1, 3)))))
-        sizes = tuple(SIZES[names[a]] for a in own)
+        chosen = tuple(int(axes.pop()) for _ in range(min(len(axes), int(rng.integers(1, 3)))))
+        sizes = tuple(SIZES[names[a]] for a in chosen)
         rows = rng.normal(size=(2, math.prod(sizes)))
-        rows = np.rint(rows) if whole else rows
-        factors.append((own, Strategy(sizes=sizes, rows=rows, pinv=rows.T, complete=True)))
+        rows = np.rint(rows) if integers else rows
+        factors.append((chosen, Strategy(sizes=sizes, rows=rows, pinv=rows.T, complete=True)))
     return names, tuple(factors), float(rng.uniform(0.1, 2.0))
 
 
-def costs(found, law):
-    """What every cell costs in one part, on all attributes, shape of the domain."""
-    names, factors, scale = found
+def costs(factors_of_part, law):
+    """Cost of every cell for one part, shape of the domain."""
+    names, factors, scale = factors_of_part
     out = np.full(tuple(SIZES.values()), scale)
     for axes, strategy in factors:
         moved = (np.abs(strategy.rows) if law == "laplace" else strategy.rows**2).sum(axis=0).reshape(strategy.sizes)
-        own = [names[a] for a in axes]
-        ranked = [own.index(n) for n in SIZES if n in own]
-        out = out * moved.transpose(ranked).reshape([SIZES[n] if n in own else 1 for n in SIZES])
+        chosen = [names[a] for a in axes]
+        ranked = [chosen.index(n) for n in SIZES if n in chosen]
+        out = out * moved.transpose(ranked).reshape([SIZES[n] if n in chosen else 1 for n in SIZES])
     return out
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_dearest_cell_is_that_of_all_cells(seed, law):
+def test_joint_sensitivity_equals_maximum_over_cells(seed, law):
     rng = np.random.default_rng(seed)
-    parts = [part(rng, law, whole=seed % 2) for _ in range(int(rng.integers(1, 7)))]
+    parts = [part(rng, law, integers=seed % 2) for _ in range(int(rng.integers(1, 7)))]
     every = [costs(p, law) for p in parts]
-    truth, apart = float(sum(every).max()), math.fsum(float(c.max()) for c in every)
+    truth, sum_of_maxima = float(sum(every).max()), math.fsum(float(c.max()) for c in every)
     assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
     assert truth <= joint_sensitivity(parts, law) * (1 + 1e-12)
     for most in (1, 4, 12):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(engine.residuals.strategy, "MOST", most)
-            assert truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= apart * (1 + 1e-12)
+            assert truth * (1 - 1e-12) <= joint_sensitivity(parts, law) <= sum_of_maxima * (1 + 1e-12)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.residuals.strategy, "ENTRIES", 0)  # no value is left out
+        patch.setattr(engine.residuals.strategy, "ENTRIES", 0)
         assert joint_sensitivity(parts, law) == pytest.approx(truth, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace"])
-def test_a_workload_costs_what_its_dearest_cell_costs(name):
+def test_plan_charge_cell_is_cheaper_than_groups(name):
     schema = Schema([Attribute.of_size(n, 6) for n in "abcd"])
     workload = Workload(schema).add(("a", "b"), "prefix").add(("b", "c"), "affine").add(("c", "d"), Random(seed=3))
     workload = workload.add(("a", "b"), "suffix").add(("a",), "suffix")
     budget = Budget.pure(1.0) if name == "laplace" else Budget(1.0)
-    made, apart = (plan(workload, budget, name, charge=c) for c in ("cell", "groups"))
-    assert made.pcost <= 1.0
-    assert made.rmse < 0.9 * apart.rmse
-    assert load_plan(made.to_json()).pcost == made.pcost
-    assert load_plan(apart.to_json()).hash == apart.hash != made.hash
-    assert "charge" not in apart.options
-    assert at_budget(apart, budget).rmse == apart.rmse
+    by_cell, by_groups = (plan(workload, budget, name, charge=c) for c in ("cell", "groups"))
+    assert by_cell.pcost <= 1.0
+    assert by_cell.rmse < 0.9 * by_groups.rmse
+    assert load_plan(by_cell.to_json()).pcost == by_cell.pcost
+    assert load_plan(by_groups.to_json()).hash == by_groups.hash != by_cell.hash
+    assert "charge" not in by_groups.options
+    assert at_budget(by_groups, budget).rmse == by_groups.rmse
     with pytest.raises(PlanError, match="charge"):
         plan(workload, budget, name, charge="none")
 
 
-def test_many_attributes_take_little_time():
+def test_gaussian_forty_attributes_has_equal_noise():
     schema = Schema([Attribute.of_size(f"x{i}", 10) for i in range(40)])
-    made = plan(Workload.all_ways(schema, (1, 2), "range"), Budget(1.0), "gaussian")
-    assert 1.0 - 1e-4 <= made.pcost <= 1.0
-    # every query has the same noise, which a cell in the middle of all ranges pays for
+    result = plan(Workload.all_ways(schema, (1, 2), "range"), Budget(1.0), "gaussian")
+    assert 1.0 - 1e-4 <= result.pcost <= 1.0
+    # all queries have equal noise; the costliest cell is in the middle of all ranges
     middle = 5 * 6
     queries = 40 * middle + 780 * middle**2
-    for block in made.blocks.values():
+    for block in result.blocks.values():
         assert block.noise**2 == pytest.approx(queries / middle ** len(block.attributes), rel=1e-5)

@@ -1,4 +1,4 @@
-"""The solver against an independent one, its certificate against weak duality, and its shortcuts against none."""
+"""Dual solver against an independent solver; bounds by weak duality; faster paths."""
 
 import itertools
 import math
@@ -31,7 +31,7 @@ from tests.residuals.problems import (
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_value_and_bound_against_an_independent_solver(name):
+def test_solution_matches_independent_solver(name):
     low, high = oracles.optimum(cell_gram(name), tolerance=1e-6)
     solution = solve(problem_of(name))
     N = coordinates(PROBLEMS[name][0])
@@ -44,8 +44,8 @@ def test_value_and_bound_against_an_independent_solver(name):
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_random_grams_are_always_solved(seed):
-    """Grams of every rank on up to 16 cells; many have symmetric starts, idle cells or null directions."""
+def test_solve_random_gram_is_optimal(seed):
+    """Many Gram matrices have symmetric starts, zero weights or null directions."""
     rng = np.random.default_rng(seed)
     sizes = tuple(rng.integers(2, 5, rng.integers(1, 3)))
     rows = rng.integers(-1, 3, (rng.integers(1, 6), math.prod(sizes))).astype(float)
@@ -60,8 +60,8 @@ def test_random_grams_are_always_solved(seed):
 
 
 @pytest.mark.parametrize("pattern", list(itertools.product([1.0, 4.0], repeat=3)))
-def test_symmetric_starts_do_not_stick(pattern):
-    """On four cells the first step of a unit length can land where two weights are zero and their gradient, too."""
+def test_solve_symmetric_start_is_optimal(pattern):
+    """On four cells the first step may make two weights and their gradients zero."""
     N = basis(4)
     gram = N.T @ (Prefix().gram((4,)) + np.diag([*pattern, pattern[0]])) @ N
     for g in (gram, np.diag(pattern), np.diag(pattern[::-1]) + 0.1):
@@ -72,8 +72,8 @@ def test_symmetric_starts_do_not_stick(pattern):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_weak_duality_at_random_weights(name):
-    """Every weight vector proves a bound that no feasible strategy beats, good or bad."""
+def test_bound_random_weights_is_below_all_strategies(name):
+    """Every weight vector gives a lower bound on the value of every feasible strategy."""
     rng, problem, gram = np.random.default_rng(7), problem_of(name), cell_gram(name)
     N = coordinates(problem.sizes)
     values = [solve(problem).value]
@@ -89,14 +89,14 @@ def test_weak_duality_at_random_weights(name):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_low_rank_rows_give_the_same_optimum(name):
+def test_solve_low_rank_rows_has_equal_optimum(name):
     dense, low = solve(problem_of(name)), solve(problem_of(name, low_rank=True))
     assert low.value == pytest.approx(dense.value, rel=1e-5)
     assert len(low.strategy.rows) == len(dense.strategy.rows)
     assert low.strategy.complete == dense.strategy.complete
 
 
-def test_null_directions_are_left_alone():
+def test_solve_null_directions_are_not_measured():
     solution = solve(problem_of("random of low rank"))
     assert len(solution.strategy.rows) <= 4 < 9
     assert not solution.strategy.complete
@@ -108,19 +108,21 @@ def test_null_directions_are_left_alone():
 
 
 @pytest.mark.parametrize("low_rank", [False, True])
-@pytest.mark.parametrize("least", [1.0, 1e-4])  # all alike is symmetric, and the rows come in blocks
-def test_what_is_measured_is_told_without_another_decomposition(least, low_rank):
+# equal rows are symmetric and are solved in blocks
+@pytest.mark.parametrize("least", [1.0, 1e-4])
+def test_strategy_measured_span_matches_decomposition(least, low_rank):
     sizes = (9, 11)
     c = class_rows(pair_rows("affine", *sizes), sizes)
     c[:3] *= least
     factor = Factor(sizes=sizes, matrix=c if low_rank else c.T @ c, low_rank=low_rank)
     strategy = solve(DualProblem(lift=Lift(sizes), factor=factor)).strategy
     assert len(strategy.rows) == np.linalg.matrix_rank(c) < strategy.dimension
-    found = replace(strategy, measured=None).span
-    assert strategy.span.shape == found.shape
-    np.testing.assert_allclose(strategy.span @ strategy.span.T, found @ found.T, atol=1e-9)
-    asked = c[np.linalg.norm(c, axis=1) > 1e-9]  # the last difference is between all and nobody
-    assert not strategy.leaves_span(asked).any()
+    span = replace(strategy, measured=None).span
+    assert strategy.span.shape == span.shape
+    np.testing.assert_allclose(strategy.span @ strategy.span.T, span @ span.T, atol=1e-9)
+    # the last query counts everyone, its row is zero
+    nonzero_rows = c[np.linalg.norm(c, axis=1) > 1e-9]
+    assert not strategy.leaves_span(nonzero_rows).any()
     assert strategy.leaves_span(np.eye(strategy.dimension)).all()
 
 
@@ -128,16 +130,16 @@ def test_what_is_measured_is_told_without_another_decomposition(least, low_rank)
     ("one", "other"),
     list(itertools.combinations(["prefix", "range", "signed", "affine", "one query"], 2)),
 )
-def test_a_kronecker_gram_has_a_kronecker_optimum(one, other):
+def test_solve_kronecker_gram_is_product_of_optima(one, other):
     (first, rows), (second, more) = PROBLEMS[one], PROBLEMS[other]
     sizes, c = first + second, np.kron(class_rows(rows, first), class_rows(more, second))
-    whole = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
+    full = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=c.T @ c)))
     parts = [solve(problem_of(one)), solve(problem_of(other))]
-    assert math.prod(p.value for p in parts) == pytest.approx(whole.value, rel=2e-5)
-    assert math.prod(p.bound for p in parts) <= whole.value * (1 + 1e-9)
+    assert math.prod(p.value for p in parts) == pytest.approx(full.value, rel=2e-5)
+    assert math.prod(p.bound for p in parts) <= full.value * (1 + 1e-9)
 
 
-def test_subworkloads_of_products_are_solved_factor_by_factor():
+def test_subworkload_solver_products_solve_each_factor_once():
     workload = Workload(shapes.numeric(5, 4, 6)).add(("a", "b", "c"), {"a": "prefix", "b": "range", "c": "circular"})
     parts = decompose(workload)
     solver = SubworkloadSolver(factors=parts.factors, method="optimal", options=TIGHT, memory_limit=1e9)
@@ -147,16 +149,16 @@ def test_subworkloads_of_products_are_solved_factor_by_factor():
     assert [len(axes) for axes, _ in solved.factors] == [1, 1, 1]
     assert len(solver.duals) == 3
     gram = assemble(merge_terms(sub, parts.factors), (0, 1, 2), sub.sizes)
-    whole = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
-    assert solved.value == pytest.approx(whole.value, rel=1e-5)
+    full = solve(DualProblem(lift=Lift(sub.sizes), factor=gram))
+    assert solved.value == pytest.approx(full.value, rel=1e-5)
     for other in parts.subworkloads:
         solver.solve(other)
-    assert len(solver.duals) == 3  # every factor was solved once
+    assert len(solver.duals) == 3  # one search per factor
 
 
 @pytest.mark.parametrize("cls", [FixedBasisProblem, FourierProblem])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_approximate_solutions_are_feasible_and_certified(name, cls):
+def test_approximate_solutions_are_feasible_with_valid_bound(name, cls):
     solution, exact = solve(problem_of(name, cls)), solve(problem_of(name))
     N = coordinates(PROBLEMS[name][0])
     check_solution(solution, N.T @ cell_gram(name) @ N)
@@ -166,10 +168,10 @@ def test_approximate_solutions_are_feasible_and_certified(name, cls):
 
 
 @pytest.mark.parametrize("cls", [DualProblem, FixedBasisProblem, FourierProblem])
-@pytest.mark.parametrize("asked", [Circular(), Marginal()], ids=lambda f: f.name)
-def test_circulant_grams_are_solved_exactly_by_all(asked, cls):
+@pytest.mark.parametrize("family", [Circular(), Marginal()], ids=lambda f: f.name)
+def test_solve_circulant_gram_is_exact(family, cls):
     N = basis(8)
-    factor = Factor(sizes=(8,), matrix=N.T @ asked.gram((8,)) @ N)
+    factor = Factor(sizes=(8,), matrix=N.T @ family.gram((8,)) @ N)
     solution = solve(cls(lift=Lift((8,)), factor=factor))
     eigenvalues = np.linalg.eigvalsh(factor.matrix)
     assert solution.value == pytest.approx(np.sqrt(eigenvalues).sum() ** 2 / 8, rel=1e-6)
@@ -177,7 +179,7 @@ def test_circulant_grams_are_solved_exactly_by_all(asked, cls):
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e-3, 1e12])
-def test_scaling_the_queries_scales_the_value(scale):
+def test_solve_scaled_gram_scales_value(scale):
     sizes, rows = PROBLEMS["affine and abs"]
     c = class_rows(rows, sizes)
     small = solve(DualProblem(lift=Lift(sizes), factor=Factor(sizes=sizes, matrix=scale * (c.T @ c))))
@@ -185,7 +187,7 @@ def test_scaling_the_queries_scales_the_value(scale):
     assert small.strategy.column_norm <= 1 + 1e-9
 
 
-def test_a_stopped_search_says_so_and_stays_honest():
+def test_solve_stopped_search_has_valid_bound():
     problem = problem_of("affine and abs")
     stopped = solve(problem, Options(gap=1e-12, deadline=time.monotonic() - 1))
     exact = solve(problem)
@@ -199,13 +201,13 @@ def test_a_stopped_search_says_so_and_stays_honest():
     assert few.bound <= exact.value
 
 
-def test_the_watch_hears_a_falling_gap_and_may_stop():
-    heard = []
+def test_maximise_watch_receives_decreasing_gap():
+    gaps = []
     problem = problem_of("affine and abs")
-    problem.maximise(TIGHT, watch=heard.append)
-    assert len(heard) > 5
-    assert heard == sorted(heard, reverse=True)
-    assert heard[-1] <= TIGHT.gap
+    problem.maximise(TIGHT, watch=gaps.append)
+    assert len(gaps) > 5
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] <= TIGHT.gap
 
     def stop(gap):
         raise KeyError(gap)
@@ -215,7 +217,7 @@ def test_the_watch_hears_a_falling_gap_and_may_stop():
 
 
 @pytest.mark.parametrize("name", ["affine", "two products", "random of low rank", "signed"])
-def test_the_strategy_is_a_function_of_the_weights(name):
+def test_solution_is_determined_by_weights(name):
     problem = problem_of(name)
     mass, status = problem.maximise(TIGHT)
     one, other = problem.solution(mass, status), problem_of(name).solution(mass.copy(), status)
@@ -224,7 +226,7 @@ def test_the_strategy_is_a_function_of_the_weights(name):
     np.testing.assert_allclose(problem.solution(mass * 1e3, status).strategy.rows, one.strategy.rows, atol=1e-6)
 
 
-def test_lift_is_its_matrix():
+def test_lift_matches_explicit_matrix():
     rng = np.random.default_rng(0)
     for centers in (None, [None, rng.dirichlet(np.ones(4))]):
         lift = Lift((3, 4), centers)
@@ -235,13 +237,13 @@ def test_lift_is_its_matrix():
 
 
 def sums(n, m, kind=DualProblem):
-    """The problem of all sums of two attributes: few queries on many cells."""
+    """Problem of all sums of two attributes: few queries on many cells."""
     rows = class_rows(pair_rows("affine", n, m), (n, m))
     return kind(lift=Lift((n, m)), factor=Factor(sizes=(n, m), matrix=rows, low_rank=True))
 
 
 @pytest.mark.parametrize("kind", [DualProblem, FixedBasisProblem])
-def test_the_curvature_is_the_derivative_of_the_diagonal(kind):
+def test_curvature_matches_finite_differences(kind):
     problem = sums(5, 6, kind)
     on = np.arange(0, problem.variables, 2)
     mass = np.random.default_rng(3).uniform(0.5, 1.5, len(on))
@@ -253,7 +255,7 @@ def test_the_curvature_is_the_derivative_of_the_diagonal(kind):
     assert np.allclose(problem.curvature(mass, on), by_difference, rtol=1e-5, atol=1e-7)
 
 
-def test_weights_on_few_cells_are_found_in_few_evaluations(monkeypatch):
+def test_maximise_newton_steps_save_evaluations(monkeypatch):
     problem = sums(20, 21)
     gaps: list[float] = []
     mass, status = problem.maximise(TIGHT, watch=gaps.append)
@@ -269,7 +271,7 @@ def test_weights_on_few_cells_are_found_in_few_evaluations(monkeypatch):
     assert problem.solution(mass, status).gap <= TIGHT.gap * 1.001
 
 
-def test_newton_steps_that_lead_nowhere_leave_the_search_as_it_was(monkeypatch):
+def test_maximise_failed_newton_steps_is_optimal(monkeypatch):
     problem = sums(9, 10)
 
     def refused(*_):

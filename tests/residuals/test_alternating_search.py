@@ -1,0 +1,163 @@
+"""Alternating search of coupled factors against dense optima and explicit matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine.errors import NotApplicable
+from engine.mechanisms import forecast, load_plan, plan
+from engine.mechanisms.residual_base import ResidualMechanism
+from engine.privacy import Budget
+from engine.release import measure
+from engine.residuals import Options, Split
+from engine.residuals.basis import UNIFORM
+from engine.residuals.decomposition import decompose
+from engine.residuals.subworkload_solver import SubworkloadSolver
+from engine.workload import Attribute, Schema, Workload
+from tests import oracles
+
+SIZES = {"a": 9, "b": 8, "c": 3}
+SCHEMA = Schema([Attribute.of_size(name, n) for name, n in SIZES.items()])
+# bytes; too small for one dense search of a pair
+MEMORY_LIMIT = 3e5
+
+
+def coupled_workload(weight: float = 30.0, order: tuple[str, str] = ("a", "b")) -> Workload:
+    """Weighted prefixes, sums and differences of a pair, in either order, and a triple."""
+    workload = Workload(SCHEMA).add(("a", "b"), "prefix", weight=weight).add(order, "affine").add(order[::-1], "abs")
+    return workload.add("a", "prefix").add(("a", "b", "c"), {"a": "prefix", "b": "prefix", "c": "marginal"})
+
+
+def build_plan(workload: Workload, **options: object):
+    return plan(workload, Budget(pcost=1.0), cache=False, workers=1, **options)
+
+
+def solve_pair(workload: Workload, limit: float, method: str = "optimal", centers: dict[str, np.ndarray] | None = None):
+    """Value and bound of the space on the first two attributes."""
+    parts = decompose(workload, Split(centers=centers or {}))
+    number, _ = parts.spaces["a", "b"]
+    solver = SubworkloadSolver(
+        factors=parts.factors, method=method, options=Options(gap=1e-9), memory_limit=limit, cache=None
+    )
+    return solver.solve(parts.subworkloads[number])
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("tuned", [False, True])
+@pytest.mark.parametrize(("weight", "share"), [(1.0, 0.16), (30.0, 3e-3), (1000.0, 1e-5)])
+def test_alternating_value_and_bound_enclose_optimum(
+    weight: float, share: float, tuned: bool, order: tuple[str, str]
+) -> None:
+    centers = {"a": np.linspace(0.3, 0.7, 9) / 4.5, "b": np.linspace(0.9, 0.1, 8) / 4.0} if tuned else {}
+    dense, alternating = (
+        solve_pair(coupled_workload(weight, order), limit, centers=centers) for limit in (4e9, MEMORY_LIMIT)
+    )
+    assert [axes for axes, _ in dense.factors] == [(0, 1)]
+    assert [axes for axes, _ in alternating.factors] == [(0,), (1,)]
+    assert dense.value * (1.0 - 1e-6) <= alternating.value <= dense.value * (1.0 + share) ** 2
+    # the bound omits only weights that are not products
+    assert dense.value * (1.0 - 0.02) <= alternating.bound <= dense.value * (1.0 + 1e-9)
+
+
+def test_alternating_bound_several_products_is_valid() -> None:
+    several = coupled_workload(10.0).add(("a", "b"), "range", weight=3.0)
+    dense, alternating = (solve_pair(several, limit) for limit in (4e9, MEMORY_LIMIT))
+    assert [axes for axes, _ in alternating.factors] == [(0,), (1,)]
+    assert dense.value * 0.9 <= alternating.bound <= dense.value <= alternating.value
+
+
+def test_alternating_value_matches_explicit_error() -> None:
+    """Compare with the dense covariance of the Kronecker product."""
+    parts = decompose(coupled_workload())
+    number, _ = parts.spaces["a", "b"]
+    pair, sub = solve_pair(coupled_workload(), MEMORY_LIMIT), parts.subworkloads[number]
+    one, other = (solution.strategy for _, solution in pair.factors)
+    covariance = np.kron(one.covariance, other.covariance)
+    gram = np.zeros_like(covariance)
+    for term in sub.terms:
+        axis_grams = [(axes, parts.factors[k].dense()) for axes, k in sorted(term.factors)]
+        term_gram = axis_grams[0][1] if len(axis_grams) == 1 else np.kron(axis_grams[0][1], axis_grams[1][1])
+        if axis_grams[0][0] == (1, 0):  # attributes in the other order
+            term_gram = term_gram.reshape(7, 8, 7, 8).transpose(1, 0, 3, 2).reshape(gram.shape)
+        gram += term.coefficient * term_gram
+    assert pair.value == pytest.approx(float(np.sum(gram * covariance)), rel=1e-9)
+    assert max(one.column_norm, other.column_norm) <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("options", [{}, {"centers": "tuned"}, {"solver": "eigenbasis"}, {"solver": "fourier"}])
+def test_alternating_plan_matches_matrices_and_measurement(options: dict[str, str]) -> None:
+    workload = coupled_workload()
+    result = build_plan(workload, memory_limit=MEMORY_LIMIT, **options)
+    assert [axes for axes, _ in result.blocks["a", "b"].factors] == [(0,), (1,)]
+    assert "alternating" in result.certificate.statement
+    explicit, rows = oracles.Explicit(result), oracles.workload_rows(workload)
+    assert explicit.pcost <= result.pcost <= 1.0
+    assert result.pcost == pytest.approx(1.0, rel=1e-5)
+    for number, queries in enumerate(rows):
+        np.testing.assert_allclose(result.variances(number), explicit.of_group(number).variances(queries), rtol=1e-7)
+    assert result.certificate.lower_bound <= result.weighted_rmse
+    again = load_plan(result.to_json())
+    assert again.to_json() == result.to_json()
+    assert again.certificate == result.certificate
+    draw = np.random.default_rng(5)
+    cells = {name: draw.integers(0, n, 300) for name, n in SIZES.items()}
+    measurement = measure(result, pd.DataFrame(cells), rehearsal=True)
+    table = np.zeros(tuple(SIZES.values()))
+    np.add.at(table, tuple(cells.values()), 1.0)
+    for number, queries in enumerate(rows):
+        # a larger deviation has a probability below 10^-30
+        deviation = np.abs(measurement.values(number) - queries @ table.ravel()) / np.sqrt(result.variances(number))
+        assert deviation.max() <= 12.0
+
+
+def test_forecast_and_endings_state_alternating_search() -> None:
+    pair = Schema([Attribute.of_size("a", 85), Attribute.of_size("b", 99)])
+    workload = Workload(pair).add(("a", "b"), "prefix", weight=30.0).add(("a", "b"), "affine").add("a")
+    for options in ({}, {"centers": "tuned"}, {"solver": "eigenbasis"}, {"solver": "fourier"}):
+        expected = forecast(workload, **options)
+        assert expected.memory < 5e8
+        assert expected.seconds < 60.0
+    parted, dense = build_plan(coupled_workload(), memory_limit=MEMORY_LIMIT), build_plan(coupled_workload())
+    assert any(ending.startswith("in turns") for ending in parted.endings)
+    assert not any(ending.startswith("in turns") for ending in dense.endings)
+
+
+@pytest.mark.parametrize("centers", ["uniform", "tuned"])
+@pytest.mark.parametrize("goal", [{"objective": "max"}, {"objective": "lp", "power": 3.0}])
+def test_alternating_other_objectives_are_refused(
+    goal: dict[str, object], centers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a dense search is possible
+    forecast(coupled_workload(), centers=centers, **goal)
+    products = Workload(SCHEMA).add(tuple(SIZES), "prefix").add(tuple(SIZES), "range")
+    monkeypatch.setattr("engine.mechanisms.residual_base.ResidualMechanism._solve", None)
+    for workload in (coupled_workload(), products):
+        for call in (forecast, build_plan):
+            with pytest.raises(NotApplicable, match="'sum'"):
+                call(workload, centers=centers, memory_limit=MEMORY_LIMIT, **goal)
+
+
+def test_tuned_split_not_applicable_uses_uniform_centers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_uniform(mechanism, workload, *args):
+        split = args[3]
+        if split is not UNIFORM:
+            raise NotApplicable("split not applicable")
+        return emphasised(mechanism, workload, *args)
+
+    emphasised = ResidualMechanism._emphasised
+    monkeypatch.setattr(ResidualMechanism, "_emphasised", only_uniform)
+    workload = Workload(Schema([Attribute.of_size("a", 4)])).add("a", "prefix")
+    tuned, uniform = (build_plan(workload, objective="max", centers=c) for c in ("tuned", "uniform"))
+    assert tuned.achieved == uniform.achieved
+
+
+@pytest.mark.parametrize("solver", ["fourier", "eigenbasis"])
+def test_load_plan_alternating_sets_round_trips(solver):
+    schema = Schema([Attribute.of_size(name, n) for name, n in (("a", 60), ("b", 40), ("c", 30))])
+    workload = Workload(schema).add(("a", "b", "c"), "prefix").add(("a", "b", "c"), "range")
+    result = plan(workload, Budget(1.0), cache=False, solver=solver)
+    assert any(ending.startswith("set by set") for ending in result.endings)
+    again = load_plan(result.to_json())
+    assert (again.hash, again.rmse, again.endings) == (result.hash, result.rmse, result.endings)

@@ -1,0 +1,94 @@
+"""Published results with certificates, and the worked example of the paper."""
+
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.published import ROWS, SCHEMAS, line, measure
+from engine.mechanisms import plan
+from engine.privacy import Budget
+from engine.residuals import basis
+from engine.workload import Attribute, Schema, Workload
+
+# sizes between the smallest and the largest run only in full runs
+BETWEEN = ("[20]", "[30]", "[40]")
+
+
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=str(row), marks=[pytest.mark.full] * row.schema.startswith(BETWEEN)) for row in ROWS]
+)
+def test_plan_reaches_certified_optimum(row):
+    result = plan(row.workload(), Budget(pcost=1.0))
+    gap = 5e-4 if row.asked == "abs" and row.schema == "[50]^40" else 1e-4
+    assert result.rmse == pytest.approx(row.optimum, rel=max(2e-4, gap))
+    assert 0 <= result.certificate.gap <= gap
+    assert result.certificate.lower_bound <= row.optimum * (1 + 2e-4)
+    assert result.rmse <= row.printed * (1 + 5e-4)  # printed with rounded digits
+    assert result.pcost <= 1.0
+
+
+def test_published_rows_have_printed_query_counts():
+    queries = {str(row): row.workload().queries for row in ROWS}
+    assert len(queries) == len(ROWS) == 42
+    assert queries["Adult <=3-way"] == 21_043_261
+    assert queries["CPS <=3-way"] == 79_719
+    assert queries["Loans <=3-way"] == 14_659_028
+    assert queries["[10]^40 affine"] == 15_220
+    assert queries["[10]^40 abs"] == 8_200
+    assert queries["[50]^40 range"] == 1_268_038_500
+    assert queries["[50]^40 circular"] == 4_875_100_000
+    assert [sum(map(len, SCHEMAS[name])) for name in ("Adult", "CPS", "Loans")] == [14, 5, 12]
+
+
+@pytest.mark.parametrize("n", [10, 20, 30, 40, 50])
+def test_marginals_rmse_matches_closed_form(n):
+    """Equal noise within a residual space is optimal for marginals."""
+    total = 40 / n + 780 / n**2
+    single = (1 + 39 / n) * (n - 1) ** 2 / n
+    double = ((n - 1) ** 2 / n) ** 2
+    roots = math.sqrt(total) + 40 * math.sqrt(single) + 780 * math.sqrt(double)
+    schema = Schema([Attribute.of_size(f"x{i}", n) for i in range(40)])
+    workload = Workload.all_ways(schema, (1, 2), "marginal")
+    result = plan(workload, Budget(pcost=1.0))
+    assert result.rmse == pytest.approx(roots / math.sqrt(40 * n + 780 * n * n), rel=1e-5)
+
+
+def test_class_pieces_match_example_of_paper():
+    """Figures 1 and 2: yes x {b, c} or no x {c}, in the four residual spaces of a 2 x 3 table."""
+    schema = Schema([Attribute.categorical("answer", ["yes", "no"]), Attribute.categorical("letter", ["a", "b", "c"])])
+    query = [[0, 1, 1], [0, 0, 1]]
+    result = plan(Workload(schema).add(("answer", "letter")), Budget(pcost=1.0))
+    pieces = result.class_pieces(("answer", "letter"), query)
+    assert set(pieces) == {(), ("answer",), ("letter",), ("answer", "letter")}
+    N, M = basis(2), basis(3)
+    assert float(pieces[()]) == pytest.approx(1 / 2)
+    np.testing.assert_allclose(N @ pieces[("answer",)], [1 / 6, -1 / 6], atol=1e-14)
+    np.testing.assert_allclose(M @ pieces[("letter",)], [-1 / 2, 0, 1 / 2], atol=1e-14)
+    both = N @ pieces[("answer", "letter")] @ M.T
+    np.testing.assert_allclose(both, [[-1 / 6, 1 / 3, -1 / 6], [1 / 6, -1 / 3, 1 / 6]], atol=1e-14)
+    swapped = result.class_pieces(("letter", "answer"), np.transpose(query))
+    np.testing.assert_allclose(swapped[("answer", "letter")], pieces[("answer", "letter")], atol=1e-14)
+
+
+def test_identity_one_attribute_has_unit_variances():
+    result = plan(Workload(Schema([Attribute.of_size("a", 7)])).add("a", "marginal"), Budget(pcost=1.0))
+    np.testing.assert_allclose(result.variances(0), 1.0, rtol=1e-6)
+    assert result.max_variance == pytest.approx(1.0, rel=1e-6)
+
+
+def test_total_variance_is_inverse_budget():
+    schema = Schema([Attribute.of_size("a", 7), Attribute.of_size("b", 3)])
+    result = plan(Workload(schema).add(()), Budget(pcost=0.25))
+    assert result.rmse == pytest.approx(2.0, rel=1e-6)
+    assert list(result.blocks) == [()]
+
+
+def test_benchmark_row_matches_published_numbers():
+    row = next(r for r in ROWS if str(r) == "CPS <=3-way")
+    result = measure(row)
+    assert result["queries"] == 79_719
+    assert result["ours"] == pytest.approx(row.optimum, rel=2e-4)
+    assert result["bound"] <= result["ours"]
+    assert result["megabytes"] > 10
+    assert line(row, result).split()[:5] == ["CPS", "<=3-way", "79,719", "8.140", f"{result['bound']:.4f}"]
