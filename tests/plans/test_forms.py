@@ -217,7 +217,7 @@ def test_variances_by_class_equal_groups_share_one_class() -> None:
     result = plan(workload, Budget(pcost=1.0), "querysmasher")
     names = workload.schema.names
     assert isinstance(result.blocks, LazyBlocks)
-    other = replace(result.blocks, numbers=dict(result.blocks.numbers) | {names[1:3]: 0}, _made={})
+    other = replace(result.blocks, numbers=dict(result.blocks.numbers) | {names[1:3]: 0}, _blocks={})
     split = replace(result.split, centers={names[0]: np.array([0.5, 0.25, 0.25])})
     class_of_group = variances_by_class(other, split, workload, lambda number: number)
     pairs = {g.attributes: i for i, g in enumerate(workload.groups)}

@@ -74,7 +74,7 @@ def test_verify_package_other_eigenvectors_is_valid(name: str, tmp_path: Path, m
 @pytest.mark.parametrize("name", NAMES)
 def test_measurement_of_other_processor_has_equal_answers(other_office: Path, name: str) -> None:
     measurement = Measurement.load(other_office / f"{name}.measured")
-    again = sys.modules["engine.release.measure"].measured(
+    again = sys.modules["engine.release.measure"].measurement_of(
         measurement.plan, measurement.answers_on_grid, dataset="", key="", utc="", rehearsal=False
     )
     for group in range(len(measurement.plan.workload.groups)):
