@@ -20,7 +20,7 @@ BETWEEN = ("[20]", "[30]", "[40]")
 )
 def test_plan_reaches_certified_optimum(row):
     result = plan(row.workload(), Budget(pcost=1.0))
-    gap = 5e-4 if row.asked == "abs" and row.schema == "[50]^40" else 1e-4
+    gap = 5e-4 if row.queries == "abs" and row.schema == "[50]^40" else 1e-4
     assert result.rmse == pytest.approx(row.optimum, rel=max(2e-4, gap))
     assert 0 <= result.certificate.gap <= gap
     assert result.certificate.lower_bound <= row.optimum * (1 + 2e-4)
