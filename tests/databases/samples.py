@@ -5,16 +5,21 @@ from __future__ import annotations
 import datetime
 import math
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import ibis
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import engine.records.database as database_module
+from engine.ledger import Ledger
+from engine.mechanisms import plan
+from engine.privacy import Budget
 from engine.records import Counts
-from engine.workload import Attribute, Schema
+from engine.workload import Attribute, Schema, Workload
 
 NEAR = [0.1, np.nextafter(0.1, 1), np.nextafter(0.1, 0), 1 / 3, np.nextafter(1 / 3, 1), 2.5, -0.0, 0.0, 1e-300, 1e300]
 VALUES: dict[str, pa.Array] = {
@@ -85,3 +90,20 @@ SCHEMA = Schema(
     ]
 )
 SETS = [("sex", "age"), ("zip", "code"), ("code", "sex", "age"), ("age",), ()]
+PLAN = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+
+
+def create_ledger(folder: Path, *datasets: str) -> Ledger:
+    book = Ledger.create(folder / "book")
+    for name in datasets:
+        book.add_dataset(name, total=Budget(pcost=1e7))
+    return book
+
+
+def create_duckdb_table(rows: pd.DataFrame | pa.Table, connection: Any = None) -> Any:
+    """Create a table in DuckDB itself, not a view of local memory."""
+    connection = connection or ibis.duckdb.connect()
+    connection.con.register("source", rows)
+    connection.raw_sql("CREATE OR REPLACE TABLE records AS SELECT * FROM source")
+    connection.con.unregister("source")
+    return connection.table("records")

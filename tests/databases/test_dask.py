@@ -13,14 +13,10 @@ import pandas as pd
 import pytest
 
 from engine.errors import Cancelled, DataError
-from engine.ledger import Ledger
-from engine.mechanisms import plan
-from engine.privacy import Budget
 from engine.records import Counts, count_marginals
 from engine.records.dask import count_partitions
 from engine.release import measure
-from engine.workload import Workload
-from tests.databases.samples import SCHEMA, survey
+from tests.databases.samples import PLAN, SCHEMA, create_ledger, survey
 from tests.waiting import CEILING
 
 PARTS = 12
@@ -38,9 +34,7 @@ def part(number: int, main_process: int) -> pd.DataFrame:
 def test_killed_worker_is_reported_and_spends_nothing(tmp_path: Path) -> None:
     from distributed import Client, LocalCluster
 
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    book = create_ledger(tmp_path, "d")
     frame = dask.dataframe.from_map(part, range(3), main_process=os.getpid(), meta=survey(1).iloc[:0])
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
@@ -48,7 +42,7 @@ def test_killed_worker_is_reported_and_spends_nothing(tmp_path: Path) -> None:
         Client(cluster),
         pytest.raises(DataError, match="were lost before the counts were complete") as caught,
     ):
-        measure(cross_plan, frame, dataset="d", ledger=book)
+        measure(PLAN, frame, dataset="d", ledger=book)
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0.0
     assert [row.kind for row in book.rows()] == ["ledger", "dataset"]

@@ -17,32 +17,30 @@ import pytest
 
 import engine.records.database as database_module
 from engine.errors import Cancelled, DataError
-from engine.ledger import Ledger, release_key
-from engine.mechanisms import plan
-from engine.privacy import Budget
+from engine.ledger import release_key
 from engine.records import Encoder, count_marginals
 from engine.records.database import code_of
 from engine.release import measure
 from engine.release.measure import is_unfinished
-from engine.workload import Attribute, Schema, Workload
-from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, VALUES, Traffic, have_equal_counts, survey
-
-
-def to_duckdb(frame: pd.DataFrame | pa.Table) -> Any:
-    return create_table(ibis.duckdb.connect(), frame)
-
-
-def create_table(connection: Any, frame: pd.DataFrame | pa.Table) -> Any:
-    """Create a table in the database, not a view of local memory."""
-    connection.con.register("source", frame)
-    connection.raw_sql("CREATE OR REPLACE TABLE records AS SELECT * FROM source")
-    connection.con.unregister("source")
-    return connection.table("records")
+from engine.workload import Attribute, Schema
+from tests.databases.samples import (
+    ATTRIBUTES,
+    PLAN,
+    ROWS,
+    SCHEMA,
+    SETS,
+    VALUES,
+    Traffic,
+    create_duckdb_table,
+    create_ledger,
+    have_equal_counts,
+    survey,
+)
 
 
 @pytest.fixture(scope="module")
 def rows() -> Any:
-    return to_duckdb(ROWS.append_column("row", pa.array(range(len(ROWS)))))
+    return create_duckdb_table(ROWS.append_column("row", pa.array(range(len(ROWS)))))
 
 
 @pytest.mark.parametrize("kind", ATTRIBUTES)
@@ -81,7 +79,7 @@ def test_count_of_each_value_equals_local_count(rows: Any, name: str, kind: str,
 def test_counts_of_table_equal_local_counts(together: int, has_snapshot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "TOGETHER", together)
     frame, traffic = survey(), Traffic(monkeypatch)
-    remote = to_duckdb(frame)
+    remote = create_duckdb_table(frame)
     if not has_snapshot:  # as in a database without temporary tables
         monkeypatch.setattr(database_module, "KEEPING", ())
     fractions: list[float] = []
@@ -109,7 +107,7 @@ def test_slow_database_counts_fewer_tables_per_statement(
     monkeypatch.setattr(database_module, "FIRST", first)
     sets, frame = list(itertools.combinations(SCHEMA.names, 2)), survey(50)
     counts = count_marginals(
-        to_duckdb(frame), SCHEMA, sets, on_refused="drop", progress=lambda f, _: fractions.append(f)
+        create_duckdb_table(frame), SCHEMA, sets, on_refused="drop", progress=lambda f, _: fractions.append(f)
     )
     assert have_equal_counts(counts, count_marginals(frame, SCHEMA, sets, on_refused="drop"))
     assert (set_counts, fractions[-1]) == (expected, 1.0)
@@ -121,10 +119,10 @@ def test_count_column_in_database_is_summed(monkeypatch: pytest.MonkeyPatch) -> 
     assert expected.refused["n"]["outside the public domain"] > 50
     Traffic(monkeypatch)
     assert have_equal_counts(
-        count_marginals(to_duckdb(frame), SCHEMA, SETS, on_refused="drop", count_column="n"), expected
+        count_marginals(create_duckdb_table(frame), SCHEMA, SETS, on_refused="drop", count_column="n"), expected
     )
     with pytest.raises(DataError, match="count_column='n'"):
-        count_marginals(to_duckdb(frame), SCHEMA, SETS, on_refused="drop")
+        count_marginals(create_duckdb_table(frame), SCHEMA, SETS, on_refused="drop")
 
 
 @pytest.mark.parametrize("kind", [str, int])
@@ -139,9 +137,9 @@ def test_contribution_bounding_in_database_equals_local_bounding(kind: type, mon
         assert expected.rows_over_cap > 100
         with monkeypatch.context() as patch:
             Traffic(patch)
-            assert have_equal_counts(count_marginals(to_duckdb(frame), SCHEMA, SETS[:2], **options), expected)
+            assert have_equal_counts(count_marginals(create_duckdb_table(frame), SCHEMA, SETS[:2], **options), expected)
     with pytest.raises(DataError, match="pid"):
-        count_marginals(to_duckdb(frame.assign(pid=0.5)), SCHEMA, SETS[:2], person="pid", on_refused="drop")
+        count_marginals(create_duckdb_table(frame.assign(pid=0.5)), SCHEMA, SETS[:2], person="pid", on_refused="drop")
 
 
 def test_text_with_many_numbers_is_counted_locally(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +147,7 @@ def test_text_with_many_numbers_is_counted_locally(monkeypatch: pytest.MonkeyPat
     frame = pd.DataFrame({"age": np.random.default_rng(0).uniform(-5, 125, 3_000).astype(str)})
     ages = Schema([SCHEMA["age"]])
     assert have_equal_counts(
-        count_marginals(to_duckdb(frame), ages, [("age",)], on_refused="drop"),
+        count_marginals(create_duckdb_table(frame), ages, [("age",)], on_refused="drop"),
         count_marginals(frame, ages, [("age",)], on_refused="drop"),
     )
 
@@ -159,7 +157,7 @@ def test_counting_transfers_only_table_cells(monkeypatch: pytest.MonkeyPatch) ->
     frame = pd.DataFrame({name: rng.integers(0, 6, 60_000) for name in schema})
     sets = [(a, b) for i, a in enumerate(schema) for b in list(schema)[i + 1 :]]
     traffic = Traffic(monkeypatch)
-    counts = count_marginals(to_duckdb(frame), schema, sets)
+    counts = count_marginals(create_duckdb_table(frame), schema, sets)
     monkeypatch.undo()
     assert have_equal_counts(counts, count_marginals(frame, schema, sets))
     reasons = 8 * (2 + 5 * len(schema))
@@ -170,25 +168,22 @@ def test_counting_transfers_only_table_cells(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("counts", [(2**31 - 2, 1), (2**31 - 1, 1), (2**31, 2**33)])
 def test_counts_above_32_bits_are_exact(counts: tuple[int, int]) -> None:
     frame = pd.DataFrame({"code": [0, 4], "sex": ["F", "M"], "n": counts})
-    remote = count_marginals(to_duckdb(frame), SCHEMA, [("code", "sex"), ("code",), ("sex",)], count_column="n")
+    remote = count_marginals(
+        create_duckdb_table(frame), SCHEMA, [("code", "sex"), ("code",), ("sex",)], count_column="n"
+    )
     assert remote["code", "sex"][[0, 4], [0, 1]].tolist() == list(counts)
 
 
 def test_release_of_table_has_digest_of_records(tmp_path: Path) -> None:
-    frame, book = survey(), Ledger.create(tmp_path / "book")
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
-    for name in ("local", "remote"):
-        book.add_dataset(name, total=Budget(pcost=1e7))
-    measure(cross_plan, frame, dataset="local", ledger=book)
-    measure(cross_plan, to_duckdb(frame), dataset="remote", ledger=book)
+    frame, book = survey(), create_ledger(tmp_path, "local", "remote")
+    measure(PLAN, frame, dataset="local", ledger=book)
+    measure(PLAN, create_duckdb_table(frame), dataset="remote", ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 
 
 def test_database_failure_is_reported_and_spends_nothing(tmp_path: Path) -> None:
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    book = create_ledger(tmp_path, "d")
     connection = ibis.duckdb.connect()
     for damage, words in (
         (lambda: connection.raw_sql("DROP TABLE records"), "has another table, or other columns"),
@@ -198,14 +193,14 @@ def test_database_failure_is_reported_and_spends_nothing(tmp_path: Path) -> None
         ),
         (lambda: connection.disconnect(), "cannot be reached"),
     ):
-        remote = create_table(connection, survey(50))
+        remote = create_duckdb_table(survey(50), connection)
         damage()
         with pytest.raises(DataError, match=words) as caught:
-            measure(cross_plan, remote, dataset="d", ledger=book)
+            measure(PLAN, remote, dataset="d", ledger=book)
         assert caught.value.__context__ is None
     assert book.status("d").spent == 0
     with pytest.raises(DataError, match="no column 'age'"):
-        count_marginals(to_duckdb(survey(9).drop(columns="age")), SCHEMA, SETS)
+        count_marginals(create_duckdb_table(survey(9).drop(columns="age")), SCHEMA, SETS)
 
 
 ENDLESS = "SELECT 'F' AS sex, abs(sin(range)) AS age, 1 AS code, '1' AS zip FROM range(1000000000000)"
@@ -222,33 +217,31 @@ def interrupt(*_: object) -> None:
 def test_cancelled_query_is_stopped_and_spends_nothing(
     paid: bool, has_snapshot: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book, frame = Ledger.create(tmp_path / "book"), survey(50)
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    book, frame = create_ledger(tmp_path, "d"), survey(50)
     release_args: dict[str, Any] = {"dataset": "d", "ledger": book}
     if paid:  # a release interrupted after its spend
         with monkeypatch.context() as patch:
             patch.setattr(sys.modules["engine.release.measure"], "draw", interrupt)
             with pytest.raises(KeyboardInterrupt):
-                measure(cross_plan, frame, **release_args)
+                measure(PLAN, frame, **release_args)
     if not has_snapshot:
         monkeypatch.setattr(database_module, "KEEPING", ())
     connection, spent, messages = ibis.duckdb.connect(), book.status("d").spent, []
     before = threading.active_count()
     with pytest.raises(Cancelled, match="This run has spent nothing"):
         measure(
-            cross_plan,
+            PLAN,
             connection.sql(ENDLESS),
             progress=lambda *status: messages.append(status) is not None,
             **release_args,
         )
     assert len(messages) == 1
     assert threading.active_count() == before
-    assert book.status("d").spent == spent == (cross_plan.pcost if paid else 0.0)
-    assert is_unfinished(book, release_key(dataset="d", plan_hash=cross_plan.hash, attempt=1)) is paid
+    assert book.status("d").spent == spent == (PLAN.pcost if paid else 0.0)
+    assert is_unfinished(book, release_key(dataset="d", plan_hash=PLAN.hash, attempt=1)) is paid
     assert not connection.list_tables()
-    measure(cross_plan, create_table(connection, frame), **release_args)
-    assert book.status("d").spent == cross_plan.pcost
+    measure(PLAN, create_duckdb_table(frame, connection), **release_args)
+    assert book.status("d").spent == PLAN.pcost
 
 
 @pytest.mark.parametrize(
@@ -263,7 +256,7 @@ def test_database_error_message_hides_values(kind: str, words: str, monkeypatch:
     def fail(*_: object, **__: object) -> None:
         raise type(kind, (Exception,), {})("CANARY7391")
 
-    remote = to_duckdb(survey(9))
+    remote = create_duckdb_table(survey(9))
     monkeypatch.setattr(type(remote), "to_pyarrow", fail)
     with pytest.raises(DataError, match=words) as caught:
         count_marginals(remote, SCHEMA, SETS, on_refused="drop")
@@ -273,7 +266,7 @@ def test_database_error_message_hides_values(kind: str, words: str, monkeypatch:
 
 def test_count_without_snapshot_is_one_statement(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = survey(90)
-    remote, fetch, statements = to_duckdb(frame), database_module._fetched, []
+    remote, fetch, statements = create_duckdb_table(frame), database_module._fetched, []
     monkeypatch.setattr(database_module, "KEEPING", ())
 
     def change(expression: Any) -> pa.Table:
@@ -321,5 +314,5 @@ def test_decimals_are_counted_in_database(monkeypatch: pytest.MonkeyPatch) -> No
         with monkeypatch.context() as patch:
             Traffic(patch)
             assert have_equal_counts(
-                count_marginals(to_duckdb(rows), Schema([attribute]), [("age",)], on_refused="drop"), expected
+                count_marginals(create_duckdb_table(rows), Schema([attribute]), [("age",)], on_refused="drop"), expected
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ibis
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -13,21 +12,14 @@ from engine.errors import Cancelled
 from engine.records import count_marginals
 from engine.release.ingest import FEW, HELD, LETTERS, ColumnFit, records_fit
 from engine.workload import Attribute, Schema
-from tests.databases.samples import ATTRIBUTES, ROWS, VALUES
+from tests.databases.samples import ATTRIBUTES, ROWS, VALUES, create_duckdb_table
 
 SEX = Attribute.categorical("sex", ["F", "M"])
 
 
-def create_table(rows: pa.Table) -> Any:
-    connection = ibis.duckdb.connect()
-    connection.con.register("source", rows)
-    connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
-    return connection.table("records")
-
-
 @pytest.fixture(scope="module")
 def remote() -> Any:
-    return create_table(ROWS)
+    return create_duckdb_table(ROWS)
 
 
 @pytest.mark.parametrize("kind", ["labels", "sorted", "clipped"])
@@ -51,7 +43,7 @@ def test_records_fit_reports_frequent_values_and_absent_columns(in_database: boo
     sexes = ["F"] * 3 + ["m"] * 4 + ["female"] * 2 + ["x" * 99, "", None, "a", "b", "c", "d"]
     rows = pa.table({"sex": sexes, "other": range(len(sexes))})
     schema = Schema([SEX, Attribute.of_size("age", 3)])
-    fit, absent = records_fit(schema, create_table(rows) if in_database else rows)
+    fit, absent = records_fit(schema, create_duckdb_table(rows) if in_database else rows)
     assert (fit.in_domain, fit.missing, fit.unknown, fit.refused) == (3, 2, 11, 13)
     assert list(fit.values.items())[:2] == [("m", 4), ("female", 2)]
     assert len(fit.values) == FEW
@@ -69,7 +61,7 @@ def test_records_fit_counts_collected_values_as_unknown(in_database: bool) -> No
             Attribute.numeric("age", [0, 5, 10], clip=True),
         ]
     )
-    sex, age = records_fit(schema, create_table(rows) if in_database else rows)
+    sex, age = records_fit(schema, create_duckdb_table(rows) if in_database else rows)
     assert (sex.in_domain, sex.missing, sex.unknown, sex.refused, sex.values) == (2, 2, 1, 0, {"m": 1})
     assert (age.in_domain, age.missing, age.unknown, age.refused) == (2, 1, 2, 1)
     assert set(age.values) == {"-1.0", "11.0"}
@@ -86,10 +78,10 @@ def test_records_fit_of_many_texts_limits_stored_values() -> None:
 def test_records_fit_can_be_cancelled(in_database: bool) -> None:
     rows = pa.table({"sex": ["F"] * 9})
     with pytest.raises(Cancelled, match="spent nothing"):
-        records_fit(Schema([SEX]), create_table(rows) if in_database else rows, progress=lambda *_: False)
+        records_fit(Schema([SEX]), create_duckdb_table(rows) if in_database else rows, progress=lambda *_: False)
 
 
 def test_records_fit_of_many_numeric_texts_equals_local() -> None:
     frame = pd.DataFrame({"age": [f"{i}.5" for i in range(1_500)]})
     schema = Schema([Attribute.numeric("age", [0, 20, 120])])
-    assert records_fit(schema, create_table(pa.Table.from_pandas(frame))) == records_fit(schema, frame)
+    assert records_fit(schema, create_duckdb_table(pa.Table.from_pandas(frame))) == records_fit(schema, frame)

@@ -20,6 +20,7 @@ from engine.privacy import Budget
 from engine.records import count_marginals, readers
 from engine.release.ingest import counts_for
 from engine.workload import Attribute, Schema, Workload
+from tests.databases.samples import create_duckdb_table
 from tests.replay.campaign import cost, released, silent
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
@@ -40,14 +41,6 @@ def sqlite(folder: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], objec
     writer = sqlite3.connect(path)
     rows.to_sql("records", writer, index=False)
     return ibis.sqlite.connect(path).table("records"), lambda text: (writer.execute(text), writer.commit())
-
-
-def create_duckdb_table(rows: pd.DataFrame) -> Any:
-    connection = ibis.duckdb.connect()
-    connection.con.register("source", pa.Table.from_pandas(rows))
-    connection.raw_sql("CREATE TABLE records AS SELECT * FROM source")
-    connection.con.unregister("source")
-    return connection.table("records")
 
 
 def duckdb(_: Path, rows: pd.DataFrame) -> tuple[Any, Callable[[str], object]]:

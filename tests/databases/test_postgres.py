@@ -16,17 +16,24 @@ import pytest
 import engine.records.database as database_module
 from engine.errors import Cancelled, DataError
 from engine.ledger import Ledger
-from engine.mechanisms import plan
-from engine.plans import Plan
-from engine.privacy import Budget
 from engine.records import Encoder, count_marginals, read_batches
 from engine.records.database import code_of
 from engine.release import measure
 from engine.release.public_draft import draft_of_public
-from engine.workload import Attribute, Schema, Workload
+from engine.workload import Attribute, Schema
 from pages.parts.jobs.sources import NAMED
 from tests.databases.postgres import Server, server
-from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, have_equal_counts, survey
+from tests.databases.samples import (
+    ATTRIBUTES,
+    PLAN,
+    ROWS,
+    SCHEMA,
+    SETS,
+    Traffic,
+    create_ledger,
+    have_equal_counts,
+    survey,
+)
 from tests.waiting import until
 
 KINDS = {
@@ -181,13 +188,10 @@ def block_rows(owner: Any, reader: Any | None, limit: str = "20") -> None:
         reader.raw_sql(f"SET statement_timeout = {limit}")
 
 
-def prepare_release(postgres: Server, owner: Any, place: Path) -> tuple[Ledger, Plan, Any]:
-    """Return a ledger, a plan and a connection of the reader to some records."""
-    book = Ledger.create(place / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
+def prepare_release(postgres: Server, owner: Any, folder: Path) -> tuple[Ledger, Any]:
+    """Return a ledger and a connection of the reader to some records."""
     create_records(owner, survey(50))
-    workload = Workload(SCHEMA).add(("sex", "age"), "marginal")
-    return book, plan(workload, Budget(pcost=1e6)), postgres.connect("reader")
+    return create_ledger(folder, "d"), postgres.connect("reader")
 
 
 FAILURES: list[tuple[Callable[[Any, Any], None], str]] = [
@@ -219,7 +223,7 @@ def test_database_failure_is_reported_and_spends_nothing(
     when: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    book, cross_plan, reader = prepare_release(postgres, owner, tmp_path)
+    book, reader = prepare_release(postgres, owner, tmp_path)
     if when == "midway":
         # a separate query looks up the numbers in texts before the query that counts
         owner.raw_sql("ALTER TABLE records ALTER COLUMN age TYPE text")
@@ -237,7 +241,7 @@ def test_database_failure_is_reported_and_spends_nothing(
     else:
         damage(owner, reader)
     with pytest.raises(DataError, match=words) as caught:
-        measure(cross_plan, remote, dataset="d", ledger=book)
+        measure(PLAN, remote, dataset="d", ledger=book)
     assert "7391" not in str(caught.value)
     assert caught.value.__context__ is None
     assert book.status("d").spent == 0
@@ -245,12 +249,12 @@ def test_database_failure_is_reported_and_spends_nothing(
 
 
 def test_cancelled_query_is_stopped_and_spends_nothing(postgres: Server, owner: Any, tmp_path: Path) -> None:
-    book, cross_plan, reader = prepare_release(postgres, owner, tmp_path)
+    book, reader = prepare_release(postgres, owner, tmp_path)
     remote = reader.table("records")
     block_rows(owner, reader, limit="0")
     busy = f"SELECT 1 FROM pg_stat_activity WHERE pid = {reader.con.info.backend_pid} AND state = 'active'"
     with pytest.raises(Cancelled, match="This run has spent nothing"):
-        measure(cross_plan, remote, dataset="d", ledger=book, progress=lambda *_: not fetch_rows(owner, busy))
+        measure(PLAN, remote, dataset="d", ledger=book, progress=lambda *_: not fetch_rows(owner, busy))
     assert not fetch_rows(owner, busy)
     assert book.status("d").spent == 0
     reader.con.close()
@@ -294,11 +298,9 @@ def fetch_rows(connection: Any, query: str) -> list[Any]:
 
 
 def test_release_of_table_has_digest_of_records(owner: Any, tmp_path: Path) -> None:
-    frame, book = survey(300), Ledger.create(tmp_path / "book")
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    frame, book = survey(300), create_ledger(tmp_path, "local", "remote")
     for name, data in (("local", frame), ("remote", create_records(owner, frame))):
-        book.add_dataset(name, total=Budget(pcost=1e7))
-        measure(cross_plan, data, dataset=name, ledger=book)
+        measure(PLAN, data, dataset=name, ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 

@@ -18,14 +18,21 @@ from py4j.protocol import Py4JJavaError
 
 import engine.records.database as database_module
 from engine.errors import Cancelled, DataError
-from engine.ledger import Ledger
-from engine.mechanisms import plan
-from engine.privacy import Budget
 from engine.records import Encoder, count_marginals
 from engine.records.database import code_of
 from engine.release import measure
-from engine.workload import Attribute, Schema, Workload
-from tests.databases.samples import ATTRIBUTES, ROWS, SCHEMA, SETS, Traffic, have_equal_counts, survey
+from engine.workload import Attribute, Schema
+from tests.databases.samples import (
+    ATTRIBUTES,
+    PLAN,
+    ROWS,
+    SCHEMA,
+    SETS,
+    Traffic,
+    create_ledger,
+    have_equal_counts,
+    survey,
+)
 from tests.databases.spark import session
 from tests.waiting import until
 
@@ -144,11 +151,9 @@ def test_texts_in_spark_are_compared_by_bytes(spark: Any) -> None:
 
 
 def test_release_of_frame_has_digest_of_records(spark: Any, tmp_path: Path) -> None:
-    frame, book = survey(100), Ledger.create(tmp_path / "book")
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    frame, book = survey(100), create_ledger(tmp_path, "local", "remote")
     for name, data in (("local", frame), ("remote", frame_of(spark, frame))):
-        book.add_dataset(name, total=Budget(pcost=1e7))
-        measure(cross_plan, data, dataset=name, ledger=book)
+        measure(PLAN, data, dataset=name, ledger=book)
     one, two = (row for row in book.rows() if row.kind == "spend")
     assert one.sha256 == two.sha256 != ""
 
@@ -199,13 +204,11 @@ ENDLESS = "SELECT 'F' AS sex, sin(id) AS age, 1 AS code, '1' AS zip FROM range(1
 
 
 def test_cancelled_query_is_stopped_and_spends_nothing(spark: Any, tmp_path: Path) -> None:
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    book = create_ledger(tmp_path, "d")
     tracker = spark.sparkContext.statusTracker()
     with pytest.raises(Cancelled, match="This run has spent nothing"):
         measure(
-            cross_plan,
+            PLAN,
             spark.sql(ENDLESS),
             dataset="d",
             ledger=book,
@@ -252,14 +255,12 @@ def frame_of_stopped_session(spark: Any) -> Any:
 def test_spark_failure_is_reported_and_spends_nothing(
     spark: Any, tmp_path: Path, make_records: Callable[..., Any], words: str
 ) -> None:
-    book = Ledger.create(tmp_path / "book")
-    book.add_dataset("d", total=Budget(pcost=1e7))
-    cross_plan = plan(Workload(SCHEMA).add(("sex", "age"), "marginal"), Budget(pcost=1e6))
+    book = create_ledger(tmp_path, "d")
     remote = make_records(spark, tmp_path) if make_records in (deleted_files, rewritten_file) else make_records(spark)
     # the second call meets a session that has already stopped
     for _ in range(2 if make_records is frame_of_stopped_session else 1):
         with pytest.raises(DataError, match=words) as caught:
-            measure(cross_plan, remote, dataset="d", ledger=book)
+            measure(PLAN, remote, dataset="d", ledger=book)
         assert "7391" not in str(caught.value)
         assert caught.value.__context__ is None
         if make_records is frame_of_stopped_session:
