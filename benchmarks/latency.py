@@ -23,7 +23,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
-from tests.server.serving import serving
+from tests.server.serving import run_server
 
 ROOT = Path(__file__).resolve().parents[1]
 EDITS = 20
@@ -87,7 +87,7 @@ def families(visit: Visit, edits: int) -> list[float]:
 def to_workload(visit: Visit) -> None:
     """Go to the Workload page by its link, which keeps the session."""
     visit.page.get_by_role("link", name="Workload").click()
-    visit.sees("Groups of the workload")
+    visit.expect_text("Groups of the workload")
     visit.settle()
 
 
@@ -117,14 +117,14 @@ def report(edits: int) -> str:
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} at the start, Python {platform.python_version()}"
     lines = [f"Edit to preview in headless Chromium, {edits} edits each, seconds ({load})", ""]
     lines.append(f"{'workload':<26}{'queries':>12}  {'edit':<22}{'median':>8}{'p95':>8}{'largest':>9}")
-    with tempfile.TemporaryDirectory() as place, serving(Path(place)) as server, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as place, run_server(Path(place)) as server, sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         browser = running.new_context(viewport={"width": 1360, "height": 2000})
         browser.request.get(server.address)
         for title, (demo, more) in CASES.items():
             for edit, run in kinds.items():
                 page = browser.new_page()
-                visit = Visit(page=page, url=server.url, shots=ROOT / "screenshots")
+                visit = Visit(page=page, url=server.url, pictures_folder=ROOT / "screenshots")
                 start(visit, demo, more)
                 queries = page.get_by_test_id("stMetricValue").last.inner_text()
                 found = run(visit, edits)

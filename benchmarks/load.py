@@ -26,8 +26,8 @@ from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.server.client import Client, opened
-from tests.server.serving import Served, serving
+from tests.server.client import Client, open_client
+from tests.server.serving import RunningServer, run_server
 
 MB = 2**20
 Row = tuple[object, ...]
@@ -148,20 +148,20 @@ def line(row: Sequence[object]) -> str:
     return f"{shown[0]:<62}{numbers}  {shown[6]:<13}{shown[7]:<8}{shown[8]}".rstrip()
 
 
-def memory(server: Served) -> float:
+def memory(server: RunningServer) -> float:
     """Megabytes of the server itself."""
     return psutil.Process(server.process.pid).memory_info().rss / MB
 
 
-def cpu(server: Served) -> float:
+def cpu(server: RunningServer) -> float:
     """CPU seconds of the server itself."""
     times = psutil.Process(server.process.pid).cpu_times()
     return times.user + times.system
 
 
-def at(server: Served, name: str, asked: str) -> Client:
+def at(server: RunningServer, name: str, asked: str) -> Client:
     """A session on a page that is drawn."""
-    page = opened(server, name, asked)
+    page = open_client(server, name, asked)
     if name == "preview":
         page.until("Typical error")
     if name == "release":
@@ -169,7 +169,7 @@ def at(server: Served, name: str, asked: str) -> Client:
     return page
 
 
-def alone(server: Served, size: Size) -> Iterator[Row]:
+def alone(server: RunningServer, size: Size) -> Iterator[Row]:
     """One user on every page, with Adult's tables of two attributes, and of three where errors are predicted."""
     for name, ways in [*((name, (1, 2)) for name in ACTIONS), ("preview", (1, 2, 3))]:
         page, times = at(server, name, query("adult", ways)), Times()
@@ -188,7 +188,7 @@ def alone(server: Served, size: Size) -> Iterator[Row]:
         page.close()
 
 
-def user(server: Served, number: int, rounds: int, times: Times) -> None:
+def user(server: RunningServer, number: int, rounds: int, times: Times) -> None:
     """Somebody on the Preview page, who changes the budget now and then."""
     page = at(server, "preview", query("adult", (1, 2), 1.0 + number))
     for k in range(rounds):
@@ -198,7 +198,7 @@ def user(server: Served, number: int, rounds: int, times: Times) -> None:
     page.close()
 
 
-def together(server: Served, size: Size) -> Iterator[Row]:
+def together(server: RunningServer, size: Size) -> Iterator[Row]:
     """Several users at once, each with a budget of their own."""
     times, before = Times(), cpu(server)
     threads = [
@@ -212,19 +212,19 @@ def together(server: Served, size: Size) -> Iterator[Row]:
 
 
 @contextmanager
-def busy(server: Served, what: str, size: Size) -> Iterator[Client]:
+def busy(server: RunningServer, what: str, size: Size) -> Iterator[Client]:
     """A session whose workers are at work: a plan for the largest variance, or a Compare."""
     if what == "a plan":
-        page = opened(server, "preview", query("adult", (1, 2, 3), objective="max"))
+        page = open_client(server, "preview", query("adult", (1, 2, 3), objective="max"))
         page.press("plan_now")
     else:
-        page = opened(server, "compare", query("adult", (1, 2)))
+        page = open_client(server, "compare", query("adult", (1, 2)))
         page.press("compare_all").set("compare_limit", int_value=size.seconds).press("compare_start")
     yield page
     page.close()
 
 
-def beside(server: Served, size: Size) -> Iterator[Row]:
+def beside(server: RunningServer, size: Size) -> Iterator[Row]:
     """Two users while the workers are busy for a third, and the bytes of the Compare when it is done."""
     for what in ("a plan", "a Compare"):
         with busy(server, what, size) as page:
@@ -242,7 +242,7 @@ def beside(server: Served, size: Size) -> Iterator[Row]:
                 yield from compared(server, page.until("Done: the results are below"), size)
 
 
-def compared(server: Served, page: Client, size: Size) -> Iterator[Row]:
+def compared(server: RunningServer, page: Client, size: Size) -> Iterator[Row]:
     """The pictures of a Compare that is done: seconds, and bytes to the browser."""
     times, largest, before = Times(), page.size, cpu(server)
     views = (
@@ -268,16 +268,17 @@ def sized(name: str, largest: float) -> Row:
     return f"{name}: {largest / 1000:.0f} KB to the browser at most", *[""] * 5, "200 KB", met, ""
 
 
-def contents(server: Served, _: Size) -> Iterator[Row]:
+def contents(server: RunningServer, _: Size) -> Iterator[Row]:
     """First content of a server that has just started and of a warm one."""
     for word, bar in (("cold", 2.5), ("warm", 0.6)):
-        page = opened(server)
-        met = "met" if page.first <= bar else "MISSED"
-        yield f"first content, {word}", 1, page.first, page.first, page.first, "", f"{bar}", met, ""
+        page = open_client(server)
+        seconds = page.first_seconds
+        met = "met" if seconds <= bar else "MISSED"
+        yield f"first content, {word}", 1, seconds, seconds, seconds, "", f"{bar}", met, ""
         page.close()
 
 
-def owners(server: Served, size: Size) -> Iterator[Row]:
+def owners(server: RunningServer, size: Size) -> Iterator[Row]:
     """People with a workload each, who come back after all the others: their plans are still there."""
     asked = [query("adult", (1, 2, 3), 1 + k / 64) for k in range(size.owners)]
     spent = []
@@ -291,7 +292,7 @@ def owners(server: Served, size: Size) -> Iterator[Row]:
     yield words, *[""] * 5, "less", met, ""
 
 
-def idle(server: Served, size: Size) -> Iterator[Row]:
+def idle(server: RunningServer, size: Size) -> Iterator[Row]:
     """What many sessions cost while nobody does anything, once those before them have ended."""
     pages = [at(server, "preview", query("adult", (1, 2))) for _ in range(size.idle)]
     time.sleep(size.minute)
@@ -304,7 +305,7 @@ def idle(server: Served, size: Size) -> Iterator[Row]:
     yield f"{size.idle} idle sessions: {held:.0f} MB, {share:.1%} CPU", *[""] * 5, "400 MB, 2%", met, ""
 
 
-def rehearsals(server: Served, size: Size) -> Iterator[Row]:
+def rehearsals(server: RunningServer, size: Size) -> Iterator[Row]:
     """Memory before and a minute after sessions that rehearsed Adult's tables of three attributes."""
     asked = query("adult", (1, 2, 3))
     at(server, "release", asked).close()
@@ -330,9 +331,9 @@ def rehearsals(server: Served, size: Size) -> Iterator[Row]:
     yield words, *[""] * 5, "+10%", "met" if after <= 1.1 * before else "MISSED", ""
 
 
-def strangers(server: Served, size: Size) -> Iterator[Row]:
+def strangers(server: RunningServer, size: Size) -> Iterator[Row]:
     """Whatever the server asked of other machines."""
-    number = len(server.strangers())
+    number = len(server.outside_hosts())
     yield f"asked of other hosts: {number}", *[""] * 5, "0", "MISSED" if number else "met", ""
 
 
@@ -348,7 +349,7 @@ def main() -> None:
         show(line(COLUMNS))
         with (
             tempfile.TemporaryDirectory() as folder,
-            serving(Path(folder), *size.options, DP_WORKBENCH_CACHE=f"{folder}/cache") as server,
+            run_server(Path(folder), *size.options, DP_WORKBENCH_CACHE=f"{folder}/cache") as server,
         ):
             for part in (contents, alone, together, beside, owners, idle, rehearsals, strangers):
                 for row in part(server, size):

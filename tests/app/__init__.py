@@ -1,1 +1,1 @@
-"""Tests of the pages, without a browser."""
+"""Tests of the app without a browser."""

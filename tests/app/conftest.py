@@ -1,4 +1,4 @@
-"""Settings of the tests of the app."""
+"""Fixtures of the app tests: shared server objects, no automatic jobs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from pages.parts.preview import target_views
 from tests.waiting import CEILING
 
 
-class OnePages(PagesManager):
-    """Pages of a session of a server that has run before: a new runner would take the folder for the older kind."""
+class SinglePagesManager(PagesManager):
+    """Pages manager that does not detect the older kind of `pages` folder again."""
 
 
-def ended(runner: local_script_runner.LocalScriptRunner, timeout: float) -> None:
-    """Sleep until the page is there; what is patched here looks every millisecond, in the page's own time."""
+def wait_for_script(runner: local_script_runner.LocalScriptRunner, timeout: float) -> None:
+    """Join the script thread instead of polling it, which would take time from the script."""
     assert runner._script_thread is not None
     runner._script_thread.join(timeout)
-    assert runner.script_stopped(), f"the page was not there after {timeout:g} s"
+    assert runner.script_stopped(), f"the page was not finished after {timeout:g} s"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def runs_share_what_a_server_shares() -> Iterator[None]:
-    """A server looks through packages, compiles scripts and makes its runtime once; a run here would each time."""
+def share_server_objects() -> Iterator[None]:
+    """Scan packages, compile scripts and build the runtime once, as a server does."""
     scripts = ScriptCache()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -39,44 +39,48 @@ def runs_share_what_a_server_shares() -> Iterator[None]:
         patch.setattr(app_test, "ScriptCache", lambda: scripts)
         patch.setattr(local_script_runner, "ScriptCache", lambda: scripts)
         patch.setattr(app_test, "MagicMock", functools.cache(app_test.MagicMock))
-        patch.setattr(app_test, "PagesManager", OnePages)
+        patch.setattr(app_test, "PagesManager", SinglePagesManager)
         patch.setattr(PagesManager, "uses_pages_directory", False)
-        patch.setattr(local_script_runner, "require_widgets_deltas", ended)
-        # a page waits as long as a plan takes: how fast the machine is today must not decide what a test sees
+        patch.setattr(local_script_runner, "require_widgets_deltas", wait_for_script)
+        # without a time limit the results do not depend on the speed of the machine
         patch.setattr(plans, "PATIENCE", CEILING)
         yield
 
 
 @pytest.fixture
-def searching() -> None:
-    """In this test a page that shows a plan has the best possible searched for beside it, as it has everywhere else."""
+def keeps_bound_search() -> None:
+    """Keep the background search for the lower bound on the Preview page."""
 
 
 @pytest.fixture
-def foretelling() -> None:
-    """In this test the form for new groups says how exact they would be, as it does everywhere else."""
+def keeps_forecasts() -> None:
+    """Keep the forecast of errors in the form for new groups."""
 
 
 @pytest.fixture
-def comparing() -> None:
-    """In this test a visit to the page Compare begins what is quick to compare, as it does everywhere else."""
+def keeps_comparisons() -> None:
+    """Keep the automatic start of quick comparisons on the page Compare."""
 
 
-# what pages do of their own accord, each by the fixture of the tests that look at it
-UNASKED = {"searching": (target_views, "_search"), "foretelling": (plans, "foreseen"), "comparing": (run, "begin")}
+# automatic actions of pages, and the fixture of tests that need them
+AUTOMATIC_ACTIONS = {
+    "keeps_bound_search": (target_views, "_search"),
+    "keeps_forecasts": (plans, "foreseen"),
+    "keeps_comparisons": (run, "begin"),
+}
 
 
 @pytest.fixture(autouse=True)
-def pages_do_unasked_what_a_test_looks_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs more than the page that begins it, most tests do not wait for it, and it would go on beside others."""
-    for fixture, (module, name) in UNASKED.items():
+def disable_automatic_actions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable automatic actions, which are slow and would run during other tests."""
+    for fixture, (module, name) in AUTOMATIC_ACTIONS.items():
         if fixture not in request.fixturenames:
             monkeypatch.setattr(module, name, lambda *_: None)
 
 
 @pytest.fixture(autouse=True)
-def nothing_that_broke_off_is_left() -> Iterator[None]:
-    """Pages tell of work that was stopped or failed until it is asked for again: another test would find it so."""
+def remove_interrupted_jobs() -> Iterator[None]:
+    """Remove stopped and failed jobs, which pages of later tests would report."""
     yield
     for key in [key for key in list(work._JOBS) if not work.is_there(key)]:
         work.forget(key)

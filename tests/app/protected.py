@@ -1,4 +1,4 @@
-"""What must not be written over, whatever a page is told."""
+"""Files that an export must not overwrite."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import demo_data
 SURVEY = demo_data.tables()["survey"]
 
 
-def plant(folder: Path) -> dict[str, Path]:
-    """Everything that must not be written over, by a word."""
+def create_protected_files(folder: Path) -> dict[str, Path]:
+    """Create protected files in a folder and return their paths by name."""
     shutil.copy(SURVEY, folder / "others.csv")
     (folder / ".hidden.csv").write_text("mine")
     (folder / ".config").mkdir()

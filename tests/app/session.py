@@ -1,4 +1,4 @@
-"""A session of the app without a browser: pages, widgets, what they say, and plans to expect."""
+"""Session of the app without a browser, demo schemas and demo plans."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pages.parts.shell.state import Studio
 from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
-EVEN = {"centers": "uniform"}  # the split of the paper, whose figures the tests know
+UNIFORM = {"centers": "uniform"}  # the split of the paper
 
 
 class Session:
-    """One session of the app; no step may end in an exception on the page."""
+    """One session of the app; a step fails if the page shows an exception."""
 
     def __init__(self, **address: str) -> None:
         self._app, self._began = AppTest.from_file(ROOT / "app.py", default_timeout=CEILING), False
@@ -34,7 +34,7 @@ class Session:
 
     @property
     def app(self) -> AppTest:
-        """What is on the page: that of the schema, unless another one was gone to first."""
+        """The present page; the Schema page if no page was opened."""
         if not self._began:
             self.go("schema")
         return self._app
@@ -45,7 +45,7 @@ class Session:
         return self
 
     def until(self, ready: Callable[[], object]) -> Session:
-        """Run the page until work beside it has come so far: whenever a job begins or ends, and at times."""
+        """Run the page after changes of jobs, and every second, until `ready` holds."""
         seen, at = self._jobs(), time.monotonic()
 
         def step() -> None:
@@ -56,20 +56,20 @@ class Session:
                 at = time.monotonic()
 
         if not ready():
-            until(ready, step=step, words=self.said)
+            until(ready, step=step, words=self.text)
         return self
 
     @staticmethod
     def _jobs() -> list[tuple[str, str]]:
         return [(key, work.find(key).state) for key in list(work._JOBS)]
 
-    def go(self, page: str, **left: Any) -> Session:
-        """Open a page, which may have been left with some of its widgets filled in."""
-        for key, value in left.items():
+    def go(self, page: str, **fields: Any) -> Session:
+        """Open a page with these values of its fields."""
+        for key, value in fields.items():
             self._app.session_state[key] = value
         self._began = True
         self.run(self.app.switch_page(f"pages/{page}.py"))
-        self.app._page_hash = ""  # or the page would come back after a button that leads to another one
+        self.app._page_hash = ""  # a button that opens another page would return here
         return self
 
     def press(self, name: str) -> Session:
@@ -79,7 +79,7 @@ class Session:
         return self.run(buttons[0].click())
 
     def set(self, **values: Any) -> Session:
-        """Set what stands on the page at once, and what only then appears after a run."""
+        """Set fields; run the page first for fields that appear after earlier ones."""
         waiting = False
         for key, value in values.items():
             element = self._widget(key)
@@ -87,7 +87,7 @@ class Session:
                 element, waiting = self.run(self.app)._widget(key), False
             if element is not None:
                 element.set_value(value)
-            else:  # tabs are no widgets to AppTest
+            else:  # AppTest does not list tabs
                 self.app.session_state[key] = value
             waiting = True
         return self.run(self.app) if waiting else self
@@ -102,7 +102,7 @@ class Session:
     def errors(self) -> str:
         return " ".join(e.value for e in self.app.error).replace("\\", "")
 
-    def said(self) -> str:
+    def text(self) -> str:
         kinds = (self.app.caption, self.app.info, self.app.warning, self.app.success, self.app.markdown)
         return " ".join(e.value for kind in kinds for e in kind).replace("\\", "")
 
@@ -111,21 +111,21 @@ class Session:
         return self.app.session_state["history"].present
 
 
-def demo(name: str) -> Schema:
+def demo_schema(name: str) -> Schema:
     return Schema.from_json(demo_data.schemas()[name].read_bytes())
 
 
-def with_plan(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **left: Any) -> Session:
-    """A session with all k-way sets of a demo schema, which comes to a page, left as it is told, by its address."""
-    studio = Studio(workload=Workload.all_ways(demo(name), ways), options=EVEN)
-    return wait(Session(plan=link.packed(studio)).go(page, **left))
+def open_demo(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any) -> Session:
+    """Open a page by address, with all k-way sets of a demo schema."""
+    studio = Studio(workload=Workload.all_ways(demo_schema(name), ways), options=UNIFORM)
+    return wait(Session(plan=link.packed(studio)).go(page, **fields))
 
 
 def wait(session: Session) -> Session:
-    """Run the page until no work goes on; on a busy machine also a plan is made in a worker."""
+    """Run the page until no job is running; plans may need a worker on a busy machine."""
     return session.until(lambda: not any((b.key or "").startswith("cancel_") for b in session.app.button))
 
 
 @cache
-def expected(name: str = "cps", ways: tuple[int, ...] = (1, 2), pcost: float = 1.0, centers: str = "uniform") -> Plan:
-    return plan(Workload.all_ways(demo(name), ways), Budget(pcost=pcost), centers=centers)
+def demo_plan(name: str = "cps", ways: tuple[int, ...] = (1, 2), pcost: float = 1.0, centers: str = "uniform") -> Plan:
+    return plan(Workload.all_ways(demo_schema(name), ways), Budget(pcost=pcost), centers=centers)

@@ -1,4 +1,4 @@
-"""Schemas from other files: dictionaries, labels, public tables, workbooks, and never from records."""
+"""Schema drafts from dictionaries, labelled files, public tables and workbooks."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import xlsxwriter
 import demo_data
 from engine.workload import Attribute, Schema
 from pages.parts.jobs import private
-from tests.app.session import Session, demo
+from tests.app.session import Session, demo_schema
 
 
-def give(session: Session, name: str, content: bytes) -> Session:
+def upload_schema(session: Session, name: str, content: bytes) -> Session:
     return session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/csv"))
 
 
 def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
-    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
-    assert session.studio.schema is None  # nothing is taken before it was looked at
+    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
+    assert session.studio.schema is None  # not confirmed yet
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
     session.set(draft_hold="codes", draft_0=True)
     session.press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
-    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
+    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n")
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema is not None
     assert session.studio.schema.names == ("sex", "age")
@@ -35,20 +35,20 @@ def test_data_dictionary_draft_is_confirmed_per_attribute() -> None:
 
 
 def test_draft_takes_chosen_missing_texts_only() -> None:
-    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n")
+    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,F\n,2,NA\nage,0-99,\n")
     session.set(draft_agreed=True, draft_missing_values=["NA", "-"]).press("use_draft")
     schema = session.studio.schema
     assert (schema["sex"].missing_values, schema["age"].missing_values) == (("-",), ("NA", "-"))
-    session = give(session, "code book.csv", b"name,value,label\nsex,1,F\n,2,M\n")
+    session = upload_schema(session, "code book.csv", b"name,value,label\nsex,1,F\n,2,M\n")
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema["sex"].missing_values == ()
 
 
 def test_confirmation_does_not_carry_to_next_file() -> None:
-    session = give(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n").set(
+    session = upload_schema(Session(), "code book.csv", b"name,value,label\nsex,1,Female\n,2,Male\nage,0-99,\n").set(
         draft_0=True
     )
-    give(session, "other.csv", b"name,value,label\nregion,1,North\n,2,South\n")
+    upload_schema(session, "other.csv", b"name,value,label\nregion,1,North\n,2,South\n")
     assert next(b for b in session.app.button if b.key == "use_draft").disabled
 
 
@@ -58,7 +58,7 @@ def test_labelled_file_gives_schema_from_labels_only(tmp_path: Path) -> None:
     session = Session()
     uploader = session.app.file_uploader(key="labelled_file").upload("x.sav", (tmp_path / "x.sav").read_bytes(), "")
     session.run(uploader)
-    assert "No attribute was drafted for age" in session.said()
+    assert "No attribute was drafted for age" in session.text()
     assert "labels" in session.app.dataframe[0].value["Reason"][0]
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["Female", "Male"])])
@@ -81,25 +81,25 @@ def test_public_table_draft_requires_declaration() -> None:
 
 
 def test_records_uploaded_as_schema_are_refused() -> None:
-    session = give(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
+    session = upload_schema(Session(), "survey.csv", demo_data.tables()["survey"].read_bytes())
     assert session.studio.schema is None
-    assert "looks like a file of records" in session.said()
+    assert "looks like a file of records" in session.text()
     assert any(b.label == "Template with these columns" for b in session.app.get("download_button"))
     state = session.app.session_state["only_here"]
 
     assert max(map(len, state["columns_of_records"])) < 30  # names, no values
-    session = give(session, "schema.csv", demo("survey").to_csv().encode())
-    assert session.studio.schema == demo("survey")
-    assert "looks like a file of records" not in session.said()
+    session = upload_schema(session, "schema.csv", demo_schema("survey").to_csv().encode())
+    assert session.studio.schema == demo_schema("survey")
+    assert "looks like a file of records" not in session.text()
 
 
 def test_records_with_semicolons_are_refused() -> None:
-    session = give(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
-    assert "it names 3 columns" in session.said()
+    session = upload_schema(Session(), "records.csv", "Kennung;Größe;Einkommen\n1;3;1,5\n".encode())
+    assert "it names 3 columns" in session.text()
     assert list(session.app.session_state["only_here"]["columns_of_records"]) == ["Kennung", "Größe", "Einkommen"]
 
 
-def as_workbook(rows: list[list[object]]) -> bytes:
+def write_workbook(rows: list[list[object]]) -> bytes:
     file = BytesIO()
     with xlsxwriter.Workbook(file, {"strings_to_formulas": False}) as book:
         page = book.add_worksheet()
@@ -110,22 +110,24 @@ def as_workbook(rows: list[list[object]]) -> bytes:
 
 def test_workbooks_are_read_as_schema_and_totals() -> None:
     first = [["name", "kind", "size", "labels"], ["sex", "categorical", "", "F|M"]]
-    session = give(Session(), "Schema.XLSX", as_workbook([*first, ["code", "", 4, ""]]))
-    assert session.studio.schema is None  # a kind is missing
+    session = upload_schema(Session(), "Schema.XLSX", write_workbook([*first, ["code", "", 4, ""]]))
+    assert session.studio.schema is None  # the kind is missing
     assert "line 3" in session.errors()
-    give(session, "schema.xlsx", as_workbook([*first, ["code", "numeric", 4, ""]]))
+    upload_schema(session, "schema.xlsx", write_workbook([*first, ["code", "numeric", 4, ""]]))
     schema = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("code", 4, kind="numeric")])
     assert session.studio.schema == schema
-    table = as_workbook([["sex", "people"], ["F", 31], ["M", 28]])
+    table = write_workbook([["sex", "people"], ["F", 31], ["M", 28]])
     uploader = next(u for u in session.app.file_uploader if str(u.key).startswith("exact_file"))
     session.run(uploader.upload("exact.xlsx", table, ""))
     assert [one.values for one in session.studio.schema.invariants] == [(31, 28)]
-    give(session, "book.xlsx", as_workbook([["variable", "code", "label"], ["sex", 1, "Female"], ["", 2, "Male"]]))
+    upload_schema(
+        session, "book.xlsx", write_workbook([["variable", "code", "label"], ["sex", 1, "Female"], ["", 2, "Male"]])
+    )
     session.set(draft_hold="codes", draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["1", "2"])])
-    give(session, "records.xlsx", as_workbook([["age", "sex"], [31, "F"]]))
-    assert "looks like a file of records: it names 2 columns" in session.said()
-    give(session, "broken.ods", b"no workbook")
+    upload_schema(session, "records.xlsx", write_workbook([["age", "sex"], [31, "F"]]))
+    assert "looks like a file of records: it names 2 columns" in session.text()
+    upload_schema(session, "broken.ods", b"no workbook")
     assert "'broken.ods' cannot be read" in session.errors()
     assert not list(private.folder().glob("sheet_*"))
 
@@ -135,7 +137,7 @@ LABELS = b"name,value,label\nsex,1,Female\n,2,Male\n"
 
 @pytest.mark.parametrize("key", ["schema_file", "labelled_file", "public_file"])
 def test_failed_upload_leaves_no_earlier_draft(key: str) -> None:
-    session = give(Session(), "code book.csv", LABELS).set(draft_is_public=True)
+    session = upload_schema(Session(), "code book.csv", LABELS).set(draft_is_public=True)
     assert any(b.key == "use_draft" for b in session.app.button)
     name = {"schema_file": "x.json", "labelled_file": "x.sav", "public_file": "x.parquet"}[key]
     session.run(session.app.file_uploader(key=key).upload(name, b"\x00broken", ""))
@@ -152,14 +154,14 @@ def test_failed_labelled_file_leaves_no_labelled_draft(tmp_path: Path) -> None:
         assert any(b.key == "use_draft" for b in session.app.button) == is_draft
 
 
-def test_draft_shows_whole_number_attributes() -> None:
-    session = give(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
+def test_draft_shows_integer_attributes() -> None:
+    session = upload_schema(Session(), "code book.csv", b"name,values\nsex,F|M\nage,0-99\n")
     labels = {box.key: box.label for box in session.app.checkbox}
     assert "whole numbers" in labels["draft_1"]
     assert "whole numbers" not in labels["draft_0"]
 
 
-def remove(session: Session, key: str) -> Session:
+def remove_upload(session: Session, key: str) -> Session:
     return session.run(session.app.file_uploader(key=key).clear())
 
 
@@ -170,30 +172,30 @@ def test_removed_file_leaves_no_draft(key: str, content: bytes) -> None:
     session.run(session.app.file_uploader(key=key).upload("code book.csv", content, "text/csv"))
     is_template = any(b.label.startswith("Template") for b in session.app.get("download_button"))
     assert is_template or any(b.key == "use_draft" for b in session.app.button)
-    remove(session, key)
+    remove_upload(session, key)
     assert not any(b.key == "use_draft" for b in session.app.button)
     assert not any(b.label.startswith("Template") for b in session.app.get("download_button"))
 
 
 def test_removed_file_leaves_no_error_or_sheets() -> None:
-    session = give(Session(), "x.json", b"\x00broken")
+    session = upload_schema(Session(), "x.json", b"\x00broken")
     assert session.errors()
-    assert not remove(session, "schema_file").errors()
+    assert not remove_upload(session, "schema_file").errors()
     file = BytesIO()
     with pd.ExcelWriter(file, engine="xlsxwriter") as book:
         for name in ("a", "b"):
             pd.DataFrame({"x": [1]}).to_excel(book, sheet_name=name, index=False)
-    give(session, "x.xlsx", file.getvalue())
+    upload_schema(session, "x.xlsx", file.getvalue())
     (box,) = (box for box in session.app.selectbox if box.key == "draft_sheet_name")
     assert f"by “{box.label}”" in session.errors()
-    remove(session, "schema_file")
+    remove_upload(session, "schema_file")
     assert not any(box.key == "draft_sheet_name" for box in session.app.selectbox)
 
 
 def test_removed_file_keeps_draft_of_other_file() -> None:
-    session = give(Session(), "code book.csv", LABELS).set(draft_is_public=True)
+    session = upload_schema(Session(), "code book.csv", LABELS).set(draft_is_public=True)
     session.run(session.app.file_uploader(key="public_file").upload("s.csv", b"region\nN\nS\n", "text/csv"))
-    remove(session, "schema_file")
+    remove_upload(session, "schema_file")
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema.names == ("region",)
 
@@ -211,7 +213,7 @@ def test_unticked_public_table_leaves_no_draft() -> None:
 
 
 def test_demo_schema_leaves_no_draft() -> None:
-    session = give(Session(), "code book.csv", LABELS).press("Use this schema")
+    session = upload_schema(Session(), "code book.csv", LABELS).press("Use this schema")
     assert session.studio.schema is not None
     assert not any(b.key == "use_draft" for b in session.app.button)
 
@@ -229,16 +231,16 @@ def test_demo_schema_leaves_no_draft() -> None:
     ],
 )
 def test_records_of_any_text_format_are_refused(name: str, content: str) -> None:
-    session = give(Session(), name, content.encode())
+    session = upload_schema(Session(), name, content.encode())
     assert session.studio.schema is None
     assert not session.errors()
-    assert "looks like a file of records" in session.said()
+    assert "looks like a file of records" in session.text()
     assert session.app.session_state["only_here"]["columns_of_records"] == ("age", "sex")
 
 
-@pytest.mark.parametrize("content", [b'{"age": 85, "sex": 2}', demo("survey").to_json().encode()])
+@pytest.mark.parametrize("content", [b'{"age": 85, "sex": 2}', demo_schema("survey").to_json().encode()])
 def test_json_schema_is_not_mistaken_for_records(content: bytes) -> None:
-    session = give(Session(), "schema.json", content)
+    session = upload_schema(Session(), "schema.json", content)
     assert session.studio.schema == Schema.from_json(content)
 
 

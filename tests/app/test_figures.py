@@ -1,4 +1,4 @@
-"""Figures say what the engine says: tables equal the plan's numbers, thinned pictures stay inside their limits."""
+"""Figures: tables equal the numbers of the plan, large figures are thinned."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def example() -> Plan:
     return plan(workload, Budget(pcost=0.5))
 
 
-def checked(picture: Picture) -> Picture:
+def check_picture(picture: Picture) -> Picture:
     assert picture.title
     assert picture.alt
     assert len(picture.table)
@@ -58,17 +58,17 @@ def test_error_figure_equals_plan_variances(example: Plan) -> None:
     for i, group in enumerate(example.workload.groups):
         stds = np.sqrt(example.variances(i))
         if len(group.parts) > 2:
-            picture = checked(error_figures.error_picture(example, i, (0, 2), [0, 1, 0]))
+            picture = check_picture(error_figures.error_picture(example, i, (0, 2), [0, 1, 0]))
             shape = [p.count for p in group.parts]
             expected = stds.reshape(shape)[:, 1, :].ravel()
         else:
-            picture, expected = checked(error_figures.error_picture(example, i)), stds
+            picture, expected = check_picture(error_figures.error_picture(example, i)), stds
         np.testing.assert_allclose(picture.table["standard error"], expected, rtol=1e-12)
 
 
 def test_error_figure_of_one_part_with_ranges(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if g.weight == 3.0)
-    picture = checked(error_figures.error_picture(example, number, (0,), [0, 1]))
+    picture = check_picture(error_figures.error_picture(example, number, (0,), [0, 1]))
     np.testing.assert_allclose(picture.table["standard error"], np.sqrt(example.variances(number)).reshape(-1, 2)[:, 1])
     assert "sex = " in picture.title
 
@@ -77,7 +77,7 @@ def test_spread_figure_counts_all_queries(example: Plan) -> None:
     stds = np.concatenate([np.sqrt(example.variances(i)) for i in range(len(example.workload.groups))])
     for tolerance in (0.001, float(np.median(stds)), float(stds.max()), 1e6):
         share = (stds <= tolerance).mean()
-        assert checked(error_figures.spread_picture(example, tolerance)).alt.startswith(f"{share:.1%} of")
+        assert check_picture(error_figures.spread_picture(example, tolerance)).alt.startswith(f"{share:.1%} of")
     table = error_figures.spread_picture(example, 1.0).table
     assert table["standard error at most"].iloc[-1] == stds.max()
     assert table["standard error at most"].iloc[2] == pytest.approx(np.quantile(stds, 0.5, method="inverted_cdf"))
@@ -106,13 +106,13 @@ def test_group_tables_count_queries_and_cells(example: Plan) -> None:
 
 
 def test_budget_figure_shares_sum_to_one(example: Plan) -> None:
-    assert checked(plan_figures.budget_picture(example)).table["share"].sum() == pytest.approx(1.0)
+    assert check_picture(plan_figures.budget_picture(example)).table["share"].sum() == pytest.approx(1.0)
 
 
 def test_family_figure_shows_query_rows(example: Plan) -> None:
     for group in example.workload.groups:
         for part, piece in enumerate(group.parts):
-            picture = checked(questions.family_picture(SCHEMA, group, part, piece.count - 1))
+            picture = check_picture(questions.family_picture(SCHEMA, group, part, piece.count - 1))
             drawn = picture.figure.data[0].z
             rows = piece.family.rows(piece.sizes)
             expected = rows[-1].reshape(piece.sizes) if len(piece.axes) == 2 else rows
@@ -153,13 +153,15 @@ def test_rehearsal_answers_include_true_counts(example: Plan) -> None:
     number = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex", "code"))
     table = ask.add_truth(measurement.answers(number, 2, 9), example, number, 2, records)
     assert table["truth"].tolist() == [2, 2, 2, 2, 0, 0, 0]
-    picture = checked(figures.answers_picture(table, rehearsal=True))
+    picture = check_picture(figures.answers_picture(table, rehearsal=True))
     assert [a.text for a in picture.figure.layout.annotations] == ["REHEARSAL"]
     assert all(label.count("<br>") == 1 and " and " not in label for label in picture.figure.data[1].x)
     assert picture.figure.layout.xaxis.nticks == 8
-    assert not checked(figures.answers_picture(measurement.answers(number), rehearsal=False)).figure.layout.annotations
+    assert not check_picture(
+        figures.answers_picture(measurement.answers(number), rehearsal=False)
+    ).figure.layout.annotations
     alone = next(i for i, g in enumerate(example.workload.groups) if g.attributes == ("sex",))
-    axis = checked(figures.answers_picture(measurement.answers(alone), rehearsal=False)).figure
+    axis = check_picture(figures.answers_picture(measurement.answers(alone), rehearsal=False)).figure
     assert (axis.layout.xaxis.title.text, axis.data[0].x) == ("sex", ("F", "&lt;b&gt;M&lt;/b&gt;"))
 
 
@@ -175,9 +177,9 @@ def test_map_margin_leaves_room_for_buttons(example: Plan) -> None:
 
 @pytest.mark.parametrize(("pcost", "words"), [(0.25, "0.25 will be left"), (2.0, "more than what is left")])
 def test_spending_figure_shows_remaining_budget(pcost: float, words: str) -> None:
-    picture = checked(figures.spending_picture(1.0, 0.5, pcost))
+    picture = check_picture(figures.spending_picture(1.0, 0.5, pcost))
     assert words in picture.alt
     assert picture.figure.data[1].name.startswith(f"this release: {pcost:g}")
-    fits = pcost <= 0.5  # what does not fit is refused, and all that is left stays
+    fits = pcost <= 0.5  # a release over the budget is refused
     assert picture.figure.data[2].name == ("will be left: 0.25" if fits else "is left: 0.5")
     assert picture.figure.data[1].x == ((pcost if fits else 0.0),)

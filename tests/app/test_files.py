@@ -1,4 +1,4 @@
-"""Files that the app is told to write or read: nothing is lost, nothing outside its folders is touched."""
+"""File access of the app: no overwriting, no paths outside its folders."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from engine.privacy import Budget
 from engine.release import measure
 from pages.parts.jobs import tasks, work
 from pages.parts.release import download_view
-from tests.app.protected import SURVEY, plant
-from tests.app.release.given import releasing
-from tests.app.session import Session, expected, wait
+from tests.app.protected import SURVEY, create_protected_files
+from tests.app.release.sessions import open_step
+from tests.app.session import Session, demo_plan, wait
 
 
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
-    """The download view of a release whose ledger and records stand in a folder that the app may touch."""
+    """Download view of a release with ledger and records in an allowed folder."""
     folder = tmp_path / "office"
     folder.mkdir()
     monkeypatch.setenv("DP_WORKBENCH_FOLDERS", str(folder))
     shutil.copy(SURVEY, folder / "records.csv")
     book = Ledger.create(folder / "budget.csv")
     book.add_dataset("survey", total=Budget(pcost=2.0))
-    measure(expected("survey", (1,)), folder / "records.csv", dataset="survey", ledger=book)
+    measure(demo_plan("survey", (1,)), folder / "records.csv", dataset="survey", ledger=book)
     records = str(folder / "records.csv")
-    return releasing(book.path, records_path=records, release_result_view="Download")
+    return open_step(book.path, records_path=records, release_result_view="Download")
 
 
-def folder_of(session: Session) -> Path:
+def find_folder(session: Session) -> Path:
     return Path(session.app.text_input(key="ledger_path").value).parent
 
 
@@ -43,20 +43,20 @@ def can_write(session: Session) -> bool:
     return not next(b for b in session.app.button if b.key == "release_result_write").disabled
 
 
-def contents(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
 
 
 def test_export_overwrites_no_existing_file(session: Session) -> None:
-    folder = folder_of(session)
-    planted = plant(folder)
-    before = contents(folder.parent)
+    folder = find_folder(session)
+    planted = create_protected_files(folder)
+    before = read_files(folder.parent)
     (release,) = (row for row in Ledger(folder / "budget.csv").rows() if row.kind == "spend")
     for word, place in planted.items():
         session.set(release_result_path=str(place))
         assert not can_write(session), word
-        assert "Writing has to wait" in session.said(), word
-        # whoever gets past the page is refused by the work itself; outside is the page's rule alone
+        assert "Writing has to wait" in session.text(), word
+        # the job also refuses these paths; folders are checked by the page only
         if word not in ("dot file", "in a dot folder", "behind a link", "outside", "no data file", "part"):
             with pytest.raises((EngineError, OSError)):
                 tasks.export(
@@ -68,18 +68,18 @@ def test_export_overwrites_no_existing_file(session: Session) -> None:
                     0.95,
                     progress=lambda *_: True,
                 )
-    assert contents(folder.parent) == before
+    assert read_files(folder.parent) == before
 
 
 def test_export_replaces_file_after_typed_name(session: Session) -> None:
-    target = folder_of(session) / "answers.csv"
+    target = find_folder(session) / "answers.csv"
     (target.parent / "answers.csv.part").write_text("mine")
     session.set(release_result_path=str(target))
     wait(session.press("release_result_write"))
-    assert "Written" in session.said()
-    # whoever closes the page has asked for the file all the same
+    assert "Written" in session.text()
+    # the export continues when the page is closed
     assert [job.stays for key, job in work._JOBS.items() if key.startswith("export|") and str(target) in key] == [True]
-    queries = expected("survey", (1,)).workload.queries
+    queries = demo_plan("survey", (1,)).workload.queries
     assert len(pd.read_csv(target)) == queries
     target.write_text(target.read_text().splitlines()[0] + "\n")
     for typed in ("", "answers", "Answers.csv"):
@@ -101,16 +101,16 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
 
 @pytest.mark.parametrize("word", ["outside", "dot file", "link", "behind a link", "no data file"])
 def test_records_outside_folders_are_refused(session: Session, word: str) -> None:
-    place = plant(folder_of(session))[word]
+    place = create_protected_files(find_folder(session))[word]
     session.set(again_1=True, records_path=str(place), confirmation="survey").press("release")
     assert "The app may touch" in session.errors() or "Hidden" in session.errors() or "kind" in session.errors()
-    assert len([r for r in Ledger(folder_of(session) / "budget.csv").rows() if r.kind == "spend"]) == 1
+    assert len([r for r in Ledger(find_folder(session) / "budget.csv").rows() if r.kind == "spend"]) == 1
 
 
 @pytest.mark.parametrize("name", ["../new.ledger", ".new.ledger", "way/new.ledger", "/dev/shm/new.ledger"])
 def test_ledger_outside_folders_cannot_be_created(session: Session, name: str) -> None:
-    plant(folder_of(session))
-    place = folder_of(session) / name
+    create_protected_files(find_folder(session))
+    place = find_folder(session) / name
     session.set(ledger_path=str(place))
     assert session.errors()
     assert not any(b.key == "create_ledger" for b in session.app.button)

@@ -1,4 +1,4 @@
-"""The guide: its code runs, prints what stands below it, and its steps name pages that there are."""
+"""Guides: code and its output, names of pages, and tabs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def test_guide_code_prints_shown_output(
 ) -> None:
     text = file.read_text(encoding="utf-8")
     ((block, printed),) = PARTS.findall(text)
-    assert text.count("```") == 4  # nothing else is said in code
+    assert text.count("```") == 4  # one code block and one output block
     monkeypatch.chdir(tmp_path)
-    for _ in range(2 if "Ledger" in block else 1):  # what spends may be run again
+    for _ in range(2 if "Ledger" in block else 1):  # a second run spends nothing
         exec(compile(block, file.name, "exec"), {})
         assert capsys.readouterr().out == printed
 
@@ -30,7 +30,7 @@ def test_guide_code_prints_shown_output(
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_guide_text_contains_no_decimal_numbers(file: Path) -> None:
     words = PARTS.sub("", file.read_text(encoding="utf-8"))
-    assert re.findall(r"\d+\.\d+", words) == []  # what is measured stands below the code that measures it
+    assert re.findall(r"\d+\.\d+", words) == []  # measured numbers belong in the output block
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -39,7 +39,7 @@ def test_guide_names_existing_pages_and_labels(file: Path) -> None:
     named = set(re.findall(r"\*\*([A-Z].*?)\*\*", words)) - {"In the studio", "The same as Python"}
     assert named
     assert named <= {page.title for page in frame.PAGES}
-    # words in italics are written on the screen: buttons, tabs, families
+    # text in italics is a label of the app: a button, tab or family
     sources = [
         f.read_text(encoding="utf-8") for folder in ("pages", "demo_data") for f in (ROOT / folder).rglob("*.py")
     ]
@@ -57,6 +57,6 @@ def test_guide_page_has_one_tab_per_guide() -> None:
         assert [tab.label for tab in session.app.tabs] == titles
         shown = " ".join(e.value for kind in (session.app.markdown, session.app.code) for e in kind)
         pieces = re.split(r"```\w*", texts[title])
-        assert len(pieces) >= 5  # words, code, what it prints
+        assert len(pieces) >= 5  # text, code, output
         assert all(piece.strip() in shown for piece in pieces)
     assert len(titles) == 5

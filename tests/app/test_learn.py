@@ -1,4 +1,4 @@
-"""The Learn page through changes of state, without a browser."""
+"""Learn page: lessons, questions, addresses, code and figures."""
 
 from __future__ import annotations
 
@@ -18,51 +18,50 @@ from pages.parts.lessons.lesson import Lesson, Shown
 from pages.parts.shell import link
 from pages.parts.shell.code import Script
 from pages.parts.shell.state import History, Studio
-from tests.app.session import Session, demo, wait
+from tests.app.session import Session, demo_schema, wait
 
 NAMES = [lesson.name for lesson in LESSONS]
 
 
-FEW = {"centers_cells": 4}  # the bound for the ten cells that the lesson begins with takes as long as all the others
+FEW_CELLS = {"centers_cells": 4}  # the default of ten cells takes as long as all other lessons
 
 
-def learn(lesson: Lesson | None = None) -> Session:
-    return Session().go("learn", **FEW, **({} if lesson is None else {"lesson": lesson.tab}))
+def open_lesson(lesson: Lesson | None = None) -> Session:
+    return Session().go("learn", **FEW_CELLS, **({} if lesson is None else {"lesson": lesson.tab}))
 
 
-def with_schema(name: str) -> Session:
-    return Session(plan=link.packed(Studio(workload=Workload(demo(name)))))
+def open_schema(name: str) -> Session:
+    return Session(plan=link.packed(Studio(workload=Workload(demo_schema(name)))))
 
 
-def by_name(name: str) -> Lesson:
+def find_lesson(name: str) -> Lesson:
     return next(lesson for lesson in LESSONS if lesson.name == name)
 
 
-def tables(session: Session) -> list[Any]:
+def data_frames(session: Session) -> list[Any]:
     return [d.value for d in session.app.dataframe]
 
 
-def answer(session: Session, lesson: Lesson, number: int, *, right: bool) -> Session:
+def answer_question(session: Session, lesson: Lesson, number: int, *, right: bool) -> Session:
     choice = next(c for c in lesson.questions[number].choices if c.right == right)
     key = f"{lesson.name}_{number}"
     session.app.radio(key=f"question_{key}").set_value(choice)
     return session.press(f"check_{key}")
 
 
-def to_the_end(session: Session, lesson: Lesson) -> Session:
-    """Go through the steps of a lesson that is open."""
+def go_to_last_step(session: Session, lesson: Lesson) -> Session:
+    """Show all steps of the open lesson."""
     return session.set(**{f"{lesson.name}_step": len(lesson.steps) - 1})
 
 
-def progress(session: Session) -> str:
-    """Text of the progress line, which AppTest keeps as an element it does not know."""
-    return " ".join(node.proto.text for node in inside(session.app.main) if node.type == "progress")
+def progress_text(session: Session) -> str:
+    """Return the text of the progress bar, for which AppTest has no class."""
+    return " ".join(node.proto.text for node in elements_of(session.app.main) if node.type == "progress")
 
 
-def inside(block: Any) -> list[Any]:
-    """All elements of a block."""
+def elements_of(block: Any) -> list[Any]:
     nodes = list(getattr(block, "children", {}).values())
-    return nodes + [deeper for node in nodes for deeper in inside(node)]
+    return nodes + [deeper for node in nodes for deeper in elements_of(node)]
 
 
 def test_question_has_one_right_answer_and_feedback() -> None:
@@ -86,60 +85,60 @@ def test_right_answers_have_varying_positions() -> None:
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 def test_lesson_starts_at_step_zero_with_questions(lesson: Lesson) -> None:
-    session = learn(lesson)
+    session = open_lesson(lesson)
     assert session.app.header[0].value == lesson.title
-    assert lesson.words in session.said()
-    assert f"**Step 0.** {lesson.steps[0]}" in session.said()
-    assert "Choose one of the answers first." in session.press(f"check_{lesson.name}_0").said()
+    assert lesson.words in session.text()
+    assert f"**Step 0.** {lesson.steps[0]}" in session.text()
+    assert "Choose one of the answers first." in session.press(f"check_{lesson.name}_0").text()
     assert not session.app.success
     assert not session.app.warning
     for number, question in enumerate(lesson.questions):
-        if number == LESSONS.index(lesson) % len(lesson.questions):  # each of the three in some lesson
-            answer(session, lesson, number, right=False)
+        if number == LESSONS.index(lesson) % len(lesson.questions):  # one wrong answer per lesson
+            answer_question(session, lesson, number, right=False)
             wrong = next(c for c in question.choices if not c.right)
             assert wrong.feedback in session.app.warning[0].value
-            assert question.answer.feedback not in session.said()
-            assert "Choose one of the answers first." not in session.said()
-        answer(session, lesson, number, right=True)
+            assert question.answer.feedback not in session.text()
+            assert "Choose one of the answers first." not in session.text()
+        answer_question(session, lesson, number, right=True)
         assert not session.app.warning
         assert question.answer.feedback in session.app.success[number].value
     for step in range(1, len(lesson.steps)):
         session.press(f"step_{lesson.name}")
-        assert f"**Step {step}.** {lesson.steps[step]}" in session.said()
+        assert f"**Step {step}.** {lesson.steps[step]}" in session.text()
     assert next(b for b in session.app.button if b.key == f"step_{lesson.name}").disabled
 
 
 def test_progress_counts_questions_and_survives_other_pages() -> None:
     every = 3 * len(LESSONS)
-    session = learn()
-    assert f"Answered 0 of {every} questions, 0 of them right" in progress(session)
+    session = open_lesson()
+    assert f"Answered 0 of {every} questions, 0 of them right" in progress_text(session)
     for number, lesson in enumerate(LESSONS[:3], 1):
-        answer(session.set(lesson=lesson.tab), lesson, number % 3, right=number % 2 == 0)
-        assert f"Answered {number} of {every} questions, {number // 2} of them right" in progress(session)
+        answer_question(session.set(lesson=lesson.tab), lesson, number % 3, right=number % 2 == 0)
+        assert f"Answered {number} of {every} questions, {number // 2} of them right" in progress_text(session)
     session.go("schema").go("learn")
-    assert f"Answered 3 of {every} questions, 1 of them right" in progress(session)
+    assert f"Answered 3 of {every} questions, 1 of them right" in progress_text(session)
 
 
 def test_address_opens_lesson_with_its_choices() -> None:
     session = Session(lesson="3", cells="32", right="Wavelet", step="2").go("learn")
-    assert session.app.header[0].value == by_name("strategies").title
+    assert session.app.header[0].value == find_lesson("strategies").title
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert names["found"].cells == 32
-    assert "**Step 2.**" in session.said()
+    assert "**Step 2.**" in session.text()
     assert session.app.query_params["cells"] == "32"
-    session.set(strategies_cells=16)  # as at first, which needs no saying
+    session.set(strategies_cells=16)  # the default value
     assert "cells" not in session.app.query_params
     session.press("after_strategies")
     assert dict(session.app.query_params) == {"lesson": "4", "pcost": "1.0"}
-    assert "**Step 0.**" in session.said()
+    assert "**Step 0.**" in session.text()
 
 
 def test_address_stores_cells_of_a_query() -> None:
     session = Session(lesson="1", no_3="a.c", yes_3="").go("learn")
-    assert [row.tolist() for row in query(session)] == [[0, 0, 0], [1, 0, 1]]
+    assert [row.tolist() for row in query_of_code(session)] == [[0, 0, 0], [1, 0, 1]]
     back = Session(**session.app.query_params).go("learn")
-    assert [row.tolist() for row in query(back)] == [[0, 0, 0], [1, 0, 1]]
+    assert [row.tolist() for row in query_of_code(back)] == [[0, 0, 0], [1, 0, 1]]
 
 
 @pytest.mark.parametrize("address", [{"lesson": "11"}, {"lesson": "x"}, {"lesson": "1", "rows": "99", "step": "-3"}])
@@ -151,13 +150,13 @@ def test_invalid_address_opens_first_lesson(address: dict[str, str]) -> None:
 
 
 def test_address_holds_plan_and_lesson() -> None:
-    session = with_schema("cps").go("learn").set(lesson=LESSONS[2].tab)
+    session = open_schema("cps").go("learn").set(lesson=LESSONS[2].tab)
     assert set(session.app.query_params) == {"plan", "lesson"}
-    assert link.unpacked(session.app.query_params["plan"]).schema == demo("cps")
+    assert link.unpacked(session.app.query_params["plan"]).schema == demo_schema("cps")
 
 
 def test_handout_shows_answers_only_to_instructors() -> None:
-    lesson = by_name("coarse")
+    lesson = find_lesson("coarse")
     shown = Shown(studio=Studio(), script=Script(), pictures=())
     for answered in (False, True):
         paper = view.handout(lesson, shown, answered=answered).decode()
@@ -169,7 +168,7 @@ def test_handout_shows_answers_only_to_instructors() -> None:
 
 
 def test_next_lesson_button_opens_next_lesson() -> None:
-    session = learn()
+    session = open_lesson()
     for lesson in LESSONS:
         assert session.app.header[0].value == lesson.title
         if lesson is not LESSONS[-1]:
@@ -177,11 +176,13 @@ def test_next_lesson_button_opens_next_lesson() -> None:
 
 
 def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(centers, "centered_pairs", lambda asked, cells: centered_pairs(asked, FEW["centers_cells"]))
-    session = learn()
-    assert LESSONS[2].questions[0].answer.feedback not in session.said()
+    monkeypatch.setattr(
+        centers, "centered_pairs", lambda asked, cells: centered_pairs(asked, FEW_CELLS["centers_cells"])
+    )
+    session = open_lesson()
+    assert LESSONS[2].questions[0].answer.feedback not in session.text()
     session.set(instructor=True).set(overview=True)
-    sheet = session.said()
+    sheet = session.text()
     for lesson in LESSONS:
         assert all(text in sheet for text in (*lesson.goals, *lesson.discussion))
         assert all(f"right: **{question.answer.text}**" in sheet for question in lesson.questions)
@@ -193,7 +194,7 @@ def test_instructors_see_goals_and_answers(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=NAMES)
 def test_lesson_code_builds_plan_opened_in_studio(lesson: Lesson, capsys: pytest.CaptureFixture) -> None:
-    session = to_the_end(learn(lesson), lesson)
+    session = go_to_last_step(open_lesson(lesson), lesson)
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert capsys.readouterr().out.strip()
@@ -209,18 +210,18 @@ def test_lesson_code_builds_plan_opened_in_studio(lesson: Lesson, capsys: pytest
 
 
 def test_undo_restores_workload_from_before_lesson() -> None:
-    session = with_schema("cps").go("learn").press("open_smashed")
+    session = open_schema("cps").go("learn").press("open_smashed")
     assert session.studio.schema.names == ("reply", "city")
-    assert session.press("undo").studio.schema == demo("cps")
+    assert session.press("undo").studio.schema == demo_schema("cps")
 
 
 def test_custom_query_is_decomposed() -> None:
-    session = learn()
+    session = open_lesson()
     session.set(smashed_rows=3, smashed_columns=4)
     session.set(smashed_yes_4=["a"], smashed_no_4=[], smashed_unsure_4=["d", "a"])
-    assert [row.tolist() for row in query(session)] == [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
-    assert "All four pieces added up" not in session.said()
-    assert "All four pieces added up" in session.set(smashed_step=4).said()
+    assert [row.tolist() for row in query_of_code(session)] == [[1, 0, 0, 0], [0, 0, 0, 0], [1, 0, 0, 1]]
+    assert "All four pieces added up" not in session.text()
+    assert "All four pieces added up" in session.set(smashed_step=4).text()
 
 
 @pytest.mark.parametrize("pieces", range(5))
@@ -236,41 +237,41 @@ def test_decomposition_figure_places_tables_without_overlap(pieces: int) -> None
     assert len({*disjoint, *((b, a) for a, b in disjoint)}) == len(boxes) * (len(boxes) - 1)
 
 
-def query(session: Session) -> list[Any]:
+def query_of_code(session: Session) -> list[Any]:
     names: dict = {}
     exec(session.app.code[-1].value, names)
     return list(names["found"].query)
 
 
 def test_query_without_cells_shows_error() -> None:
-    session = learn().set(smashed_yes_3=[], smashed_no_3=[])
+    session = open_lesson().set(smashed_yes_3=[], smashed_no_3=[])
     assert "Choose at least one cell" in session.errors()
     button = next(b for b in session.app.button if b.key == "open_smashed")
     assert button.disabled
-    assert "Opening has to wait" in session.said()
+    assert "Opening has to wait" in session.text()
     assert not session.set(smashed_yes_3=["a"]).errors()
 
 
 def test_lesson_choices_survive_switch_of_lesson() -> None:
-    session = learn().set(smashed_yes_3=["a"]).set(lesson=LESSONS[1].tab).set(lesson=LESSONS[0].tab)
-    assert [row.tolist() for row in query(session)] == [[1, 0, 0], [0, 0, 1]]
+    session = open_lesson().set(smashed_yes_3=["a"]).set(lesson=LESSONS[1].tab).set(lesson=LESSONS[0].tab)
+    assert [row.tolist() for row in query_of_code(session)] == [[1, 0, 0], [0, 0, 1]]
 
 
 def test_residual_spaces_do_not_overlap() -> None:
-    session = learn(by_name("apart"))
+    session = open_lesson(find_lesson("apart"))
     session.set(twin_overlaps=True)
-    assert tables(session)[0].iloc[0, 2] == pytest.approx(0.5**0.5)  # all records and the reply yes
+    assert data_frames(session)[0].iloc[0, 2] == pytest.approx(0.5**0.5)  # total and reply yes
     session.set(apart_step=1, apart_rows=3)
-    assert tables(session)[0].iloc[0, 2] == 0
+    assert data_frames(session)[0].iloc[0, 2] == 0
     session.set(apart_step=3, twin_shares=True)
-    assert tables(session)[-1]["share"].sum() == pytest.approx(1.0)
+    assert data_frames(session)[-1]["share"].sum() == pytest.approx(1.0)
 
 
 def test_lesson_plan_of_ranges_is_optimal() -> None:
-    session = learn(by_name("strategies")).set(strategies_cells=8, strategies_left="Wavelet")
+    session = open_lesson(find_lesson("strategies")).set(strategies_cells=8, strategies_left="Wavelet")
     session.set(twin_strategy_left=True, twin_strategy_right=True)
-    assert [table.shape for table in tables(session)] == [(8, 9), (8, 9)]  # both at once
-    assert not tables(session)[0].equals(tables(session)[1])
+    assert [table.shape for table in data_frames(session)] == [(8, 9), (8, 9)]
+    assert not data_frames(session)[0].equals(data_frames(session)[1])
     session.press("open_strategies")
     here = session.studio
     result = plan(here.workload, here.budget, here.mechanism, **here.options)
@@ -278,10 +279,10 @@ def test_lesson_plan_of_ranges_is_optimal() -> None:
 
 
 def test_draw_again_changes_only_the_noise() -> None:
-    session = learn(by_name("noise")).set(twin_outcomes=True)
-    first = tables(session)[0]
-    assert tables(session.set(tutorial=False))[0].equals(first)  # a rerun is no draw
-    second = tables(session.press("draw_again"))[0]
+    session = open_lesson(find_lesson("noise")).set(twin_outcomes=True)
+    first = data_frames(session)[0]
+    assert data_frames(session.set(tutorial=False))[0].equals(first)  # a rerun draws no noise
+    second = data_frames(session.press("draw_again"))[0]
     assert first["true count"].equals(second["true count"])
     assert not first.equals(second)
     words = session.set(noise_pcost=2.0, noise_step=2).app.table[0].value
@@ -292,53 +293,53 @@ def test_draw_again_changes_only_the_noise() -> None:
 
 
 def test_lesson_noise_uses_budget_of_studio() -> None:
-    session = with_schema("cps").go("schema")
+    session = open_schema("cps").go("schema")
     session.app.session_state["history"] = History(present=replace(session.studio, budget=Budget(pcost=0.37)))
-    session.go("learn").set(lesson=by_name("noise").tab)
+    session.go("learn").set(lesson=find_lesson("noise").tab)
     assert "pcost=0.37" in session.app.code[-1].value
-    assert session.app.query_params["pcost"] == "0.37"  # whoever gets the address may have another plan
+    assert session.app.query_params["pcost"] == "0.37"  # the recipient may have another plan
     assert "pcost=0.37" not in session.set(noise_pcost=0.5).app.code[-1].value
 
 
 def test_better_weights_give_larger_bounds() -> None:
-    session = learn(by_name("bounds")).set(bounds_family="prefix", bounds_step=1, twin_bounds=True)
-    first = tables(session)[0]["RMSE"].tolist()
-    assert "above the bound" in session.said()
+    session = open_lesson(find_lesson("bounds")).set(bounds_family="prefix", bounds_step=1, twin_bounds=True)
+    first = data_frames(session)[0]["RMSE"].tolist()
+    assert "above the bound" in session.text()
     session.set(bounds_share=100)
-    second = tables(session)[0]["RMSE"].tolist()
-    assert second[:-1] == first  # the strategies and the singular value bound stay
+    second = data_frames(session)[0]["RMSE"].tolist()
+    assert second[:-1] == first  # strategies and singular value bound
     assert second[-1] > first[-1]
-    assert "Strategy and bound meet" in session.said()
+    assert "Strategy and bound meet" in session.text()
 
 
 def test_lesson_look_shows_saved_budget() -> None:
-    session = learn(by_name("coarse")).set(coarse_step=1)
+    session = open_lesson(find_lesson("coarse")).set(coarse_step=1)
     assert session.metrics()["Budget saved (pcost)"] == "75.00%"
     session.set(coarse_questions=7, coarse_fine="the whole table", twin_spends=True)
     assert session.metrics()["Budget saved (pcost)"] == "6.25%"
-    assert tables(session)[0]["all"].tolist() == [1.0, 1.0625, 1.0, 1.0625]
+    assert data_frames(session)[0]["all"].tolist() == [1.0, 1.0625, 1.0, 1.0625]
     assert session.press("open_coarse").studio.workload.queries == 2**7
 
 
 def test_attack_on_noisy_answers_changes_only_redrawn() -> None:
-    lesson = by_name("attack")
-    session = learn(lesson).set(attack_answers=16)
-    assert "has **16 of 16** right" in session.said()
-    to_the_end(session, lesson).set(twin_attack=True)
-    first = tables(session)[0]["estimate"].tolist()
-    assert tables(session.set(tutorial=False))[0]["estimate"].tolist() == first  # a rerun is no draw
-    assert tables(session.press("publish_again"))[0]["estimate"].tolist() != first
+    lesson = find_lesson("attack")
+    session = open_lesson(lesson).set(attack_answers=16)
+    assert "has **16 of 16** right" in session.text()
+    go_to_last_step(session, lesson).set(twin_attack=True)
+    first = data_frames(session)[0]["estimate"].tolist()
+    assert data_frames(session.set(tutorial=False))[0]["estimate"].tolist() == first  # a rerun draws no noise
+    assert data_frames(session.press("publish_again"))[0]["estimate"].tolist() != first
 
 
 def test_lesson_budget_protects_persons_with_many_rows() -> None:
-    session = learn(by_name("rows")).set(rows_rows=20)
-    assert "is one of **4 for a person with 20**" in session.said()
+    session = open_lesson(find_lesson("rows")).set(rows_rows=20)
+    assert "is one of **4 for a person with 20**" in session.text()
     session.press("open_rows")
     assert session.studio.budget == Budget(pcost=0.01, rows_per_person=20)
 
 
 def test_wider_cells_have_less_bias() -> None:
-    session = learn(by_name("binning")).set(binning_step=2, binning_width=1)
+    session = open_lesson(find_lesson("binning")).set(binning_step=2, binning_width=1)
     first = session.metrics()["Sum, on average too large by"]
     assert float(first.split()[0]) == pytest.approx(clipping_example(binned(1), 1.0).bias, abs=0.06)
     second = session.set(binning_width=8).metrics()["Sum, on average too large by"]
@@ -346,13 +347,13 @@ def test_wider_cells_have_less_bias() -> None:
 
 
 def test_lesson_tunes_workload_of_the_studio() -> None:
-    session = learn(by_name("centers"))
-    assert "Once you have a workload of your own" in session.said()
+    session = open_lesson(find_lesson("centers"))
+    assert "Once you have a workload of your own" in session.text()
     session = Session().set(demo="survey").press("Use this schema").press("next").set(ways=[1, 2]).press("add_ways")
-    session.go("learn", **FEW).set(lesson=by_name("centers").tab).set(
+    session.go("learn", **FEW_CELLS).set(lesson=find_lesson("centers").tab).set(
         centers_whose="My own workload", twin_centered=True
     )
-    errors = dict(zip(tables(session)[0]["plan"], tables(session)[0]["RMSE"], strict=True))
+    errors = dict(zip(data_frames(session)[0]["plan"], data_frames(session)[0]["RMSE"], strict=True))
     result = plan(session.studio.workload, Budget(pcost=1.0))
     assert errors["equal centers"] == pytest.approx(result.weighted_rmse)
     assert errors["bound for all mechanisms"] <= errors["tuned centers"] <= errors["equal centers"] * (1 + 1e-9)

@@ -1,4 +1,4 @@
-"""What all pages have: a frame, explanations, the studio's address and undo, without a browser."""
+"""Common parts of all pages: frame, explanations, address and undo."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from engine.privacy.budget import mu_of_guess
 from engine.workload import Workload
 from pages.parts.shell import frame, link
 from pages.parts.shell.state import Studio
-from tests.app.session import Session, demo, expected, with_plan
+from tests.app.session import Session, demo_plan, demo_schema, open_demo
 
 
 def test_pages_without_schema_show_instructions() -> None:
     session = Session()
-    assert "No schema yet" in session.said()
-    assert "choose or build a schema first" in session.said()
+    assert "No schema yet" in session.text()
+    assert "choose or build a schema first" in session.text()
     assert next(b for b in session.app.button if b.key == "next").disabled
     for page in ("workload", "preview", "release"):
         session.go(page)
-        assert "no schema yet" in session.said() or "nothing to plan" in session.said()
+        assert "no schema yet" in session.text() or "nothing to plan" in session.text()
         assert not session.errors()
 
 
@@ -31,31 +31,31 @@ def test_page_opened_directly_has_frame(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(PagesManager, "uses_pages_directory", None)
     session = Session()
     assert [t.value for t in session.app.title] == ["📋 Schema"]
-    assert PagesManager.uses_pages_directory is False  # it was True until the frame ran
+    assert PagesManager.uses_pages_directory is False  # set by the frame
     assert [b.key for b in session.app.button if b.key in ("undo", "redo")] == ["undo", "redo"]
 
 
 def test_start_page_opens_demo_and_resumes_it() -> None:
     session = Session().go("start")
     assert not any(b.key == "go_on" for b in session.app.button)
-    assert "Schema → Workload → Preview → Compare, Coarse or fine → Release" in session.said()
+    assert "Schema → Workload → Preview → Compare, Coarse or fine → Release" in session.text()
     session.set(start_demo="census").press("start_Try a demo")
     assert session.app.title[0].value.endswith("Preview")
-    assert session.studio.workload == Workload.all_ways(demo("census"), (1, 2))
-    assert "✓ Schema → ✓ Workload" in session.said()
+    assert session.studio.workload == Workload.all_ways(demo_schema("census"), (1, 2))
+    assert "✓ Schema → ✓ Workload" in session.text()
     session.go("start")
-    assert "✓ Schema → ✓ Workload → ✓ Preview →" in session.said()
+    assert "✓ Schema → ✓ Workload → ✓ Preview →" in session.text()
     assert session.press("go_on").app.title[0].value.endswith("Preview")
-    # how budgets are said is chosen once, and every page says them so
+    # the unit of the budget applies to all pages
     session.set(budget_unit="guessing risk")
     for page in ("start", "workload", "preview", "compare", "release"):
         session.go(page)
-        assert "Budget: risk 69.2%" in session.said(), page
+        assert "Budget: risk 69.2%" in session.text(), page
         assert not session.errors()
     session.go("preview").set(**{"budget_guessed right, % of the time_1": 60.0})
     assert session.studio.budget == Budget.gdp(mu_of_guess(60.0))
     assert session.go("start").metrics()["Privacy cost"] == "risk 60%"
-    session.set(budget_unit="pure epsilon")  # which is another kind of budget, chosen anywhere
+    session.set(budget_unit="pure epsilon")  # another kind of budget
     assert session.studio.budget.pure_epsilon
     session.set(budget_unit="epsilon, delta")
     assert session.go("start").press("start_Use my own schema").app.title[0].value.endswith("Schema")
@@ -63,28 +63,28 @@ def test_start_page_opens_demo_and_resumes_it() -> None:
 
 
 def test_pages_have_frame_summary_and_code() -> None:
-    session = with_plan()
+    session = open_demo()
     for page in frame.PAGES:
         session.go(Path(page.file).stem)
-        assert f"**{page.title}**" in session.said() or page.title in ("Start", "Learn", "Guide")
+        assert f"**{page.title}**" in session.text() or page.title in ("Start", "Learn", "Guide")
         assert session.app.title[0].value == f"{page.icon} {page.title}"
-        assert "5 attributes" in session.said()
+        assert "5 attributes" in session.text()
         assert "schema = " in session.app.code[-1].value
         assert any(b.key == "undo" for b in session.app.button)
 
 
 def test_explanations_can_be_switched_off() -> None:
     session = Session()
-    assert "public knowledge" in session.said()
-    assert "public knowledge" not in session.set(tutorial=False).said()
-    assert "groups" not in session.go("workload").said()
+    assert "public knowledge" in session.text()
+    assert "public knowledge" not in session.set(tutorial=False).text()
+    assert "groups" not in session.go("workload").text()
 
 
 def test_explanations_fold_at_second_visit() -> None:
     session = Session()
     assert any("public knowledge" in box.value for box in session.app.info)
     session.set(demo="cps").press("Use this schema")
-    assert any("public knowledge" in box.value for box in session.app.info)  # it is still the first visit
+    assert any("public knowledge" in box.value for box in session.app.info)  # still the first visit
     session.go("workload").go("schema")
     assert not any("public knowledge" in box.value for box in session.app.info)
     (fold,) = (e for e in session.app.expander if e.label == "What this page is for")
@@ -92,13 +92,13 @@ def test_explanations_fold_at_second_visit() -> None:
 
 
 def test_address_restores_the_request() -> None:
-    session = with_plan()
+    session = open_demo()
     session.run(session.app)
     text = session.app.query_params[link.NAME]
     text = text[0] if isinstance(text, list) else text
     again = Session(plan=text).go("preview")
     assert again.studio.to_json() == session.studio.to_json()
-    assert again.metrics()["Typical error (counts)"] == format_number(expected().rmse)
+    assert again.metrics()["Typical error (counts)"] == format_number(demo_plan().rmse)
     assert "damaged" in Session(plan="rubbish").errors()
 
 
@@ -112,7 +112,7 @@ def test_twenty_edits_are_undone_and_redone() -> None:
     for k in range(10):
         session.set(**{key: 1.5 + k})
     after = session.studio.to_json()
-    session.go("guide")  # whose page is quickly drawn; the frame with both buttons is that of every page
+    session.go("guide")  # a page that is drawn quickly
     for _ in range(20):
         session.press("undo")
     assert session.studio.to_json() == Studio().to_json()

@@ -1,4 +1,4 @@
-"""Parts of the pages that need no browser: state, schema table, address, Python code, matrix files, house rules."""
+"""Modules of the pages: state, schema table, code, files and coding rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMA = Schema(
 )
 
 
-def studio(pcost: float = 1.0) -> Studio:
+def build_studio(pcost: float = 1.0) -> Studio:
     workload = (
         Workload.all_ways(SCHEMA, ways=(1, 2))
         .add(("age", "sex"), {"age": "range", "sex": "marginal"}, weight=2.5)
@@ -65,20 +65,20 @@ def test_undo_and_redo_restore_equal_states() -> None:
 
 
 def test_push_without_change_is_no_step() -> None:
-    history = History().push(studio(), redraw=False)
-    assert history.push(studio(), redraw=True) is history
-    back = history.undo().push(studio(pcost=3.0), redraw=False)
+    history = History().push(build_studio(), redraw=False)
+    assert history.push(build_studio(), redraw=True) is history
+    back = history.undo().push(build_studio(pcost=3.0), redraw=False)
     assert back.future == ()
 
 
 def test_states_survive_text_and_address() -> None:
-    here = studio(pcost=0.3)
+    here = build_studio(pcost=0.3)
     assert Studio.from_json(here.to_json()).to_json() == here.to_json()
     assert link.unpacked(link.packed(here)).to_json() == here.to_json()
 
 
 def test_equal_requests_share_one_workload() -> None:
-    one, other = (link.unpacked(link.packed(studio(pcost=k))) for k in (1.0, 2.0))
+    one, other = (link.unpacked(link.packed(build_studio(pcost=k))) for k in (1.0, 2.0))
     assert one.asked is other.asked
     more = Studio(workload=one.asked.add(("age",), "prefix"))
     assert link.unpacked(link.packed(more)).asked is not one.asked
@@ -105,9 +105,9 @@ def test_groups_follow_renamed_attributes_or_are_listed() -> None:
     assert lost == ()
     assert remaining.groups[4].attributes == ("years", "sex")
     smaller = Schema([Attribute.categorical("code", ["a", "b"]), Attribute.of_size("rank", 3)])
-    remaining, lost = fitted(studio().workload, smaller)
+    remaining, lost = fitted(build_studio().workload, smaller)
     assert [g.attributes for g in remaining.groups] == [("rank",), ("code", "rank"), ("rank",), ()]
-    assert len(lost) + len(remaining.groups) == len(studio().workload.groups)
+    assert len(lost) + len(remaining.groups) == len(build_studio().workload.groups)
 
 
 @pytest.mark.parametrize("name", [*demo_data.schemas()])
@@ -177,7 +177,7 @@ def test_families_with_parameters_have_a_form() -> None:
 @pytest.mark.parametrize("demo", [None, "cps"])
 def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
     if demo is None:
-        here = studio(pcost=0.7)
+        here = build_studio(pcost=0.7)
     else:
         schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
         here = Studio(workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6))
@@ -188,7 +188,7 @@ def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
 
 
 def test_rehearsal_code_prints_answers(capsys: pytest.CaptureFixture) -> None:
-    exec(code.rehearsal_code(studio(), rows=50, seed=3), {})
+    exec(code.rehearsal_code(build_studio(), rows=50, seed=3), {})
     assert "answer" in capsys.readouterr().out
 
 
@@ -232,8 +232,8 @@ def test_page_module_follows_import_rules(file: Path) -> None:
         assert banned not in text
 
 
-def stale_clicks(text: str) -> list[str]:
-    """Return the buttons of a page that hand over what was chosen when they were drawn."""
+def find_stale_clicks(text: str) -> list[str]:
+    """Return the buttons whose callback receives values from when they were drawn."""
     calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     buttons = [call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "button"]
     keywords = {id(call): {word.arg: word.value for word in call.keywords} for call in buttons}
@@ -244,15 +244,17 @@ def stale_clicks(text: str) -> list[str]:
 
 def test_buttons_bind_no_stale_values() -> None:
     texts = {file: file.read_text(encoding="utf-8") for file in PAGE_FILES}
-    assert {file.name: stale for file, text in texts.items() if (stale := stale_clicks(text))} == {}
-    assert stale_clicks("st.button('Go', on_click=go, args=(rows,))\nst.button('Undo', on_click=undo)") == ["'Go'"]
-    assert stale_clicks("left.button('Go', on_click=partial(go, rows))") == ["'Go'"]
+    assert {file.name: stale for file, text in texts.items() if (stale := find_stale_clicks(text))} == {}
+    assert find_stale_clicks("st.button('Go', on_click=go, args=(rows,))\nst.button('Undo', on_click=undo)") == ["'Go'"]
+    assert find_stale_clicks("left.button('Go', on_click=partial(go, rows))") == ["'Go'"]
 
 
 def test_figures_can_be_saved_as_svg() -> None:
     pages = Path(show.__file__).resolve().parents[2]
     drawn = {file.relative_to(pages).as_posix(): file.read_text(encoding="utf-8") for file in pages.rglob("*.py")}
     assert [name for name, text in drawn.items() if "plotly_chart" in text] == ["parts/shell/show.py"]
-    assert [name for name, text in drawn.items() if "displayModeBar" in text] == []  # the toolbar holds the button
+    assert [
+        name for name, text in drawn.items() if "displayModeBar" in text
+    ] == []  # the toolbar has the button for saving
     chart = show.chart(figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one")
     assert chart.keywords["config"]["toImageButtonOptions"]["format"] == "svg"

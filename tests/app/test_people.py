@@ -1,4 +1,4 @@
-"""Several rows a person in the app: the column or a declared bound, what the cap cost, and totals of every kind."""
+"""Several rows per person: person column, contribution bound and totals."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import work
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.coarse.given import decided, finished, spent
-from tests.app.release.given import waiting
-from tests.app.session import EVEN, Session, wait
+from tests.app.coarse.sessions import record_decision, run_finish, spent_pcosts
+from tests.app.release.sessions import is_release_disabled
+from tests.app.session import UNIFORM, Session, wait
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3)])
 BUDGET = Budget(pcost=0.4, rows_per_person=3)
@@ -39,13 +39,13 @@ def ledger(tmp_path: Path) -> Ledger:
     return new_ledger
 
 
-def opened(page: str, budget: Budget = BUDGET, **left: object) -> Session:
+def open_page(page: str, budget: Budget = BUDGET, **fields: object) -> Session:
     workload = Workload(SCHEMA).add(("a", "b"), "marginal")
-    return Session(plan=link.packed(Studio(workload=workload, budget=budget, options=EVEN))).go(page, **left)
+    return Session(plan=link.packed(Studio(workload=workload, budget=budget, options=UNIFORM))).go(page, **fields)
 
 
-def filled(session: Session, **values: object) -> Session:
-    """Fill in a form and draw the page once."""
+def fill_form(session: Session, **values: object) -> Session:
+    """Fill in fields and run the page once."""
     app = session.app
     inputs = [*app.text_input, *app.number_input, *app.radio, *app.selectbox]
     for key, value in values.items():
@@ -53,54 +53,54 @@ def filled(session: Session, **values: object) -> Session:
     return session.run(app)
 
 
-def releasing(ledger: Ledger, records: Path, budget: Budget = BUDGET, **left: object) -> Session:
+def open_release(ledger: Ledger, records: Path, budget: Budget = BUDGET, **fields: object) -> Session:
     place = {"step": "2. Release", "ledger_path": str(ledger.path), "records_path": str(records)}
-    return opened("release", budget, **place, confirmation="office", **left)
+    return open_page("release", budget, **place, confirmation="office", **fields)
 
 
-def looking(ledger: Ledger, records: Path, **left: object) -> Session:
+def open_look(ledger: Ledger, records: Path, **fields: object) -> Session:
     place = {"coarse_step": "Look for real", "ledger_path": str(ledger.path), "records_path": str(records)}
-    return opened("coarse", **place, coarse_confirmation="office", **left)
+    return open_page("coarse", **place, coarse_confirmation="office", **fields)
 
 
 def test_release_caps_rows_and_reports_once(ledger: Ledger, panel: Path) -> None:
-    session = releasing(ledger, panel)
-    assert waiting(session)
-    assert "name the column that tells the person" in session.said()
-    assert "up to 3 rows, is protected together" in session.said()
-    assert not waiting(session.set(person_column="pid"))
+    session = open_release(ledger, panel)
+    assert is_release_disabled(session)
+    assert "name the column that tells the person" in session.text()
+    assert "up to 3 rows, is protected together" in session.text()
+    assert not is_release_disabled(session.set(person_column="pid"))
     assert "person='pid'" in session.app.code[-1].value
     wait(session.press("release"))
     summary = "= counted 1,800 + left out 0 + beyond the cap 1,200, which cost 600 of 600 persons some of their rows"
-    assert summary in session.said()
-    other = opened("release", step="2. Release", ledger_path=str(ledger.path))
-    assert "Released for office" in other.said()
-    assert "beyond the cap" not in other.said()
+    assert summary in session.text()
+    other = open_page("release", step="2. Release", ledger_path=str(ledger.path))
+    assert "Released for office" in other.text()
+    assert "beyond the cap" not in other.text()
     assert abs(session.app.dataframe[0].value["answer"].sum() - 1_800) < 600
 
 
 @pytest.mark.full
 def test_check_caps_rows_like_the_release(ledger: Ledger, panel: Path) -> None:
-    session = releasing(ledger, panel).set(person_column="pid")
+    session = open_release(ledger, panel).set(person_column="pid")
     wait(session.press("check_records"))
-    assert "counted 1,800 + left out 0 + beyond the cap 1,200" in session.said()
+    assert "counted 1,800 + left out 0 + beyond the cap 1,200" in session.text()
 
 
 def test_declared_row_bound_is_accepted_per_unit(ledger: Ledger, panel: Path) -> None:
-    session = releasing(ledger, panel).set(person_how=False)
-    assert not waiting(session)
+    session = open_release(ledger, panel).set(person_how=False)
+    assert not is_release_disabled(session)
     assert ", person='" not in session.app.code[-1].value
-    single = releasing(ledger, panel, Budget(pcost=0.4))
-    assert waiting(single)
-    assert "the plan is for adding or removing a person of at most 1 row" in single.said()
+    single = open_release(ledger, panel, Budget(pcost=0.4))
+    assert is_release_disabled(single)
+    assert "the plan is for adding or removing a person of at most 1 row" in single.text()
 
 
 def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None:
-    session = opened("schema", Budget(pcost=0.4))
+    session = open_page("schema", Budget(pcost=0.4))
     box = {kind: next(e.key for e in session.app.get(kind) if str(e.key).startswith("unit_")) for kind in INPUTS}
-    filled(session, **{box["text_input"]: "a"})
+    fill_form(session, **{box["text_input"]: "a"})
     assert "is also an attribute" in session.errors()
-    filled(session, **{box["text_input"]: "pid", box["number_input"]: 3})
+    fill_form(session, **{box["text_input"]: "pid", box["number_input"]: 3})
     declared = session.studio.schema
     assert (declared.person, declared.rows_per_person, declared.attributes) == ("pid", 3, SCHEMA.attributes)
     assert session.studio.budget == BUDGET
@@ -108,18 +108,18 @@ def test_schema_page_declares_person_column(ledger: Ledger, panel: Path) -> None
     session.go("preview").set(fold_promise=True)
     rows = next(e for e in session.app.number_input if str(e.key).startswith("budget_rows"))
     assert rows.value == 3
-    assert "will count" not in session.said()
+    assert "will count" not in session.text()
     session.run(rows.set_value(2))
-    assert "no more than 2 of each person will count" in session.said().replace("\\", "")
+    assert "no more than 2 of each person will count" in session.text().replace("\\", "")
     session.press("undo").go("release").set(step="2. Release", ledger_path=str(ledger.path))
-    filled(session, records_path=str(panel), confirmation="office")
-    assert "No more than 3 of each person's rows will count" in session.said()
+    fill_form(session, records_path=str(panel), confirmation="office")
+    assert "No more than 3 of each person's rows will count" in session.text()
     assert not any(r.key == "person_how" for r in session.app.radio)
-    assert not waiting(session)
+    assert not is_release_disabled(session)
 
 
 def test_structural_zero_rules_are_checked_when_entered() -> None:
-    session = opened("schema")
+    session = open_page("schema")
     box = next(e.key for e in session.app.text_area if str(e.key).startswith("rules_"))
     session.set(**{box: "a == 9"})
     assert "holds for no cell" in session.errors()
@@ -131,19 +131,19 @@ def test_structural_zero_rules_are_checked_when_entered() -> None:
 
 
 def test_invariants_are_entered_and_weaken_guarantee() -> None:
-    session = opened("schema")
+    session = open_page("schema")
     box = next(e.key for e in session.app.text_area if str(e.key).startswith("exact_"))
     session.set(**{box: "a,n\n0,-3"})
     assert session.errors()
     assert session.studio.schema == SCHEMA
     session.set(**{box: "n\n12\n"})
     assert session.studio.schema == SCHEMA.with_facts(invariants=[([], 12)])
-    assert "subspace differential privacy" in session.said()
+    assert "subspace differential privacy" in session.text()
     assert "invariants=[([], [12])])" in session.app.code[-1].value
 
 
 def test_invariants_are_read_from_spreadsheet_files() -> None:
-    session = opened("schema")
+    session = open_page("schema")
 
     def give(content: bytes) -> None:
         box = next(e for e in session.app.file_uploader if str(e.key).startswith("exact_file_"))
@@ -157,29 +157,29 @@ def test_invariants_are_read_from_spreadsheet_files() -> None:
 
 
 def test_look_requires_the_person_column(ledger: Ledger, panel: Path) -> None:
-    session = looking(ledger, panel)
-    assert "name the column that tells the person" in session.said()
+    session = open_look(ledger, panel)
+    assert "name the column that tells the person" in session.text()
     session.set(person_column="pid")
-    assert "for up to 3 rows a person" in session.said()
+    assert "for up to 3 rows a person" in session.text()
     assert "person='pid'" in session.app.code[-1].value
 
 
 @pytest.mark.full
 def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -> None:
-    session = looking(ledger, panel, person_column="pid")
+    session = open_look(ledger, panel, person_column="pid")
     wait(session.press("coarse_look"))
-    assert "beyond the cap 1,200" in session.said()
-    decided(session)
+    assert "beyond the cap 1,200" in session.text()
+    record_decision(session)
     frame = pd.read_csv(panel)
     frame[frame["pid"] > 0].to_csv(panel.with_name("corrected.csv"), index=False)
-    finished(session.set(records_path=str(panel.with_name("corrected.csv"))))
+    run_finish(session.set(records_path=str(panel.with_name("corrected.csv"))))
     assert "not the records that were looked at" in session.errors()
-    assert len(spent(ledger)) == 1
-    finished(session.set(coarse_charge_1=True))
+    assert len(spent_pcosts(ledger)) == 1
+    run_finish(session.set(coarse_charge_1=True))
     assert "charged alone" in " ".join(w.value for w in session.app.warning)
-    assert "beyond the cap 1,198" in session.said(), "the last step counts no more rows of a person than the look"
-    assert len(spent(ledger)) == 2
-    # the next day the looks of the ledger still tell how many rows may count
+    assert "beyond the cap 1,198" in session.text(), "the rest must use the row bound of the look"
+    assert len(spent_pcosts(ledger)) == 2
+    # a new session reads the row bound from the ledger
     for job in list(work._JOBS):
         work.forget(job)
     again = Session().go("coarse").set(coarse_step="Earlier looks", ledger_path=str(ledger.path))
@@ -187,48 +187,48 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
 
 
 @pytest.fixture
-def counted(tmp_path: Path) -> Path:
+def count_table(tmp_path: Path) -> Path:
     place = tmp_path / "counted.csv"
     cells = [(a, b, 40 + a + b) for a in range(4) for b in range(3)]
     pd.DataFrame(cells, columns=["a", "b", "n"]).to_csv(place, index=False)
     return place
 
 
-def test_release_reads_the_count_column(ledger: Ledger, counted: Path) -> None:
-    session = releasing(ledger, counted, person_how=False)
+def test_release_reads_the_count_column(ledger: Ledger, count_table: Path) -> None:
+    session = open_release(ledger, count_table, person_how=False)
     wait(session.press("check_records"))
     assert "if it tells how many records each row stands for" in session.errors()
     wait(session.press("release"))
     assert "“A column holds the number of records in each row: n”" in session.errors()
     session.set(confirmation="office", rows_are="counted")
-    assert waiting(session)
-    assert "name the column of counts" in session.said()
-    assert waiting(session.set(number_column="n", person_how=True, person_column="a"))
-    assert "counted already tell no persons" in session.said()
-    assert waiting(session.set(person_how=False, number_column="b"))
-    assert "also an attribute of the schema" in session.said()
-    assert not waiting(session.set(number_column="n"))
+    assert is_release_disabled(session)
+    assert "name the column of counts" in session.text()
+    assert is_release_disabled(session.set(number_column="n", person_how=True, person_column="a"))
+    assert "counted already tell no persons" in session.text()
+    assert is_release_disabled(session.set(person_how=False, number_column="b"))
+    assert "also an attribute of the schema" in session.text()
+    assert not is_release_disabled(session.set(number_column="n"))
     assert ", count_column='n'" in session.app.code[-1].value
     wait(session.press("check_records"))
-    assert "Rows read 510 = counted 510" in session.said()
+    assert "Rows read 510 = counted 510" in session.text()
     wait(session.press("release"))
     assert abs(session.app.dataframe[0].value["answer"].sum() - 510) < 200
-    left_out = releasing(ledger, counted, person_how=False)
+    left_out = open_release(ledger, count_table, person_how=False)
     left_out.set(again_1=True, confirmation="office", rows_are="ignored", number_column="share, n")
     assert ", ignore=['share', 'n']" in left_out.app.code[-1].value
     wait(left_out.press("release"))
-    assert "Rows read 12 = counted 12" in left_out.said()
+    assert "Rows read 12 = counted 12" in left_out.text()
 
 
-def test_look_and_rest_read_the_count_column(ledger: Ledger, counted: Path) -> None:
-    session = looking(ledger, counted, person_how=False, rows_are="counted", number_column="n")
+def test_look_and_rest_read_the_count_column(ledger: Ledger, count_table: Path) -> None:
+    session = open_look(ledger, count_table, person_how=False, rows_are="counted", number_column="n")
     assert session.app.code[-1].value.count(", count_column='n'") == 2
     wait(session.press("coarse_look"))
-    assert "Rows read 510 = counted 510" in session.said()
-    decided(session)
-    finished(session)
+    assert "Rows read 510 = counted 510" in session.text()
+    record_decision(session)
+    run_finish(session)
     assert not session.errors()
-    assert len(spent(ledger)) == 2
+    assert len(spent_pcosts(ledger)) == 2
 
 
 Total = tuple[str, dict[str, object], str, float]
@@ -244,21 +244,21 @@ TOTALS: list[Total] = [
     "totals", [TOTALS[2:], pytest.param(TOTALS[:2], marks=pytest.mark.full)], ids=["approximate and pure", "rho and mu"]
 )
 def test_total_is_declared_in_each_unit(ledger: Ledger, totals: list[Total]) -> None:
-    session = opened("coarse", coarse_step="Look for real", ledger_path=str(ledger.path))
+    session = open_page("coarse", coarse_step="Look for real", ledger_path=str(ledger.path))
     for language, numbers, kind, total in totals:
         session.set(dataset_unit=language)
-        filled(session, dataset_name=kind + language, dataset_total=1.0, dataset_rows=2, **numbers).press("declare")
+        fill_form(session, dataset_name=kind + language, dataset_total=1.0, dataset_rows=2, **numbers).press("declare")
         assert not session.errors()
         status = Ledger(ledger.path).status(kind + language)
         assert (status.definition.kind, status.total, status.definition.rows_per_person) == (kind, total, 2)
         assert status.definition.neighbours == numbers.get("dataset_neighbours", "add_remove")
-        assert status.definition.describe() in session.said()
+        assert status.definition.describe() in session.text()
 
 
 def test_budget_takes_rows_per_person_of_dataset(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("visits", total=Budget(pcost=1.0, rows_per_person=2))
-    session = opened("release", Budget(pcost=1.0), step="2. Release", ledger_path=str(book.path))
+    session = open_page("release", Budget(pcost=1.0), step="2. Release", ledger_path=str(book.path))
     assert "for “Most rows of one person: 2” and" in session.errors()
     before = session.studio.budget
     assert before.rows_per_person == 1

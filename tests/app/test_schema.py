@@ -1,4 +1,4 @@
-"""The Schema page: demos, attributes one by one, files of schemas, without a browser."""
+"""Schema page: demos, attribute form, schema files and table edits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from engine.errors import SchemaError
 from engine.workload import Attribute, Schema
 from pages.parts.workload.schema_table import edited
-from tests.app.session import Session, demo, with_plan
+from tests.app.session import Session, demo_schema, open_demo
 
 
 def test_demo_schema_is_loaded_and_undone() -> None:
     session = Session().set(demo="adult").press("Use this schema")
     assert session.metrics()["Attributes"] == "14"
-    assert session.studio.schema == demo("adult")
+    assert session.studio.schema == demo_schema("adult")
     session.set(demo="census").press("Use this schema")
     assert session.metrics()["Attributes"] == "2"
     assert session.press("undo").metrics()["Attributes"] == "14"
     assert session.press("redo").metrics()["Attributes"] == "2"
-    assert "No schema yet" in session.press("undo").press("undo").said()
+    assert "No schema yet" in session.press("undo").press("undo").text()
 
 
 def test_attributes_are_added_and_mistakes_are_refused() -> None:
@@ -59,12 +59,12 @@ def test_invalid_schema_files_are_refused(name: str, content: bytes) -> None:
     session = Session().set(demo="cps").press("Use this schema")
     session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/plain"))
     assert session.errors()
-    assert session.studio.schema == demo("cps")
+    assert session.studio.schema == demo_schema("cps")
 
 
 @pytest.mark.parametrize("name", ["mine.json", "mine.csv"])
 def test_schema_file_is_loaded(name: str) -> None:
-    schema = demo("survey")
+    schema = demo_schema("survey")
     content = (schema.to_json() if name.endswith("json") else schema.to_csv()).encode()
     session = Session()
     session.run(session.app.file_uploader(key="schema_file").upload(name, content, "text/plain"))
@@ -72,11 +72,11 @@ def test_schema_file_is_loaded(name: str) -> None:
 
 
 def test_new_schema_drops_groups_without_attributes() -> None:
-    session = with_plan(page="schema").set(demo="census").press("Use this schema")
-    assert "12 groups no longer fit" in session.said()
+    session = open_demo(page="schema").set(demo="census").press("Use this schema")
+    assert "12 groups no longer fit" in session.text()
     assert len(session.studio.workload.groups) == 3
     assert len(session.press("undo").studio.workload.groups) == 15
-    assert "no longer fit" not in session.said()
+    assert "no longer fit" not in session.text()
 
 
 def test_added_attribute_leaves_nothing_to_the_next() -> None:
@@ -157,7 +157,7 @@ def test_table_edits_dates() -> None:
     )
 
 
-def test_table_edits_whole_numbers() -> None:
+def test_table_edits_integer_flag() -> None:
     schema = Schema([Attribute.numeric("age", [0, 18, 90])])
     assert edited(schema, {"edited_rows": {0: {"integer": "true"}}})["age"].integer
     assert edited(schema, {"edited_rows": {0: {"clip": "true"}}})["age"] == Attribute.numeric(

@@ -1,1 +1,1 @@
-"""Tests that drive the app in a real browser."""
+"""Tests of the app in a real browser."""

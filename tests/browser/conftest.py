@@ -1,4 +1,4 @@
-"""A real server on a free port and a page of Debian's Chromium that notes whatever leaves the machine."""
+"""Fixtures: a server on a free port, and pages of Debian's Chromium."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from playwright.sync_api import (
     expect,
     sync_playwright,
 )
-from playwright.sync_api import TimeoutError as NeverCalm
+from playwright.sync_api import TimeoutError as PageTimeout
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from tests import waiting
-from tests.server.serving import ROOT, Served, serving
+from tests.server.serving import ROOT, RunningServer, run_server
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -39,25 +39,25 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
-    "--process-per-site",  # all pages run what one of them has compiled, which is half of what a page costs
-    "--disable-features=ScriptStreaming",  # or it is parsed anew beside that for every page
+    "--process-per-site",  # pages share compiled scripts
+    "--disable-features=ScriptStreaming",  # streaming would parse scripts once more per page
 ]
-WIDTH, HEIGHT = 1360, 2600  # tall, so that a picture of a page needs no scrolling
-NARROW = 420  # pixels, as a telephone has
-# Without a graphics card every frame of Streamlit's spinners and fades costs as much as the answer that is waited for.
+WIDTH, HEIGHT = 1360, 2600  # tall enough for pictures without scrolling
+NARROW = 420  # pixels, the width of a phone
+# without a graphics card, animations are as slow as the responses
 MOTION: Literal["reduce"] = "reduce"
-PICTURES = "TEST_PICTURES"  # a variable of the environment: the folder where pictures of the pages are kept
-# what a browser without a graphics card says, and Streamlit's own search for its server below the address of a page
+PICTURES = "TEST_PICTURES"  # environment variable: folder for pictures of the pages
 PAGES = ("schema", "workload", "preview", "compare", "coarse", "release", "learn", "guide")
-HARMLESS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
+# messages about the missing graphics card, and Streamlit's requests for its server below the path of a page
+IGNORED_ERRORS = ("WebGL", "GPU stall", *(f"/{page}/_stcore/" for page in PAGES))
 CEILING = 1000 * waiting.CEILING  # milliseconds
-POLLING = 30  # milliseconds, in which nothing is drawn for the look alone
+POLLING = 30  # milliseconds
 expect.set_options(timeout=CEILING)
-# Runs of the script asked for and ended, read from the messages of the page to the server and back (the numbers of
-# their fields are those of Streamlit's BackMsg.rerun_script and ForwardMsg.script_finished), and changes of the page.
-WATCH = """(() => {
+# counts requested and finished script runs from WebSocket messages (by the field numbers of BackMsg.rerun_script and
+# ForwardMsg.script_finished), and changes of the page
+COUNT_RUNS = """(() => {
   if (window.top !== window || window.watched) return;
-  const seen = window.watched = {asked: 0, ended: 0, open: false, changes: 0, calm: 0, last: ""};
+  const seen = window.watched = {requested: 0, ended: 0, open: false, changes: 0, calm: 0, last: ""};
   const has = (message, wanted) => {
     const bytes = new Uint8Array(message);
     let at = 0;
@@ -75,64 +75,64 @@ WATCH = """(() => {
     }
     return false;
   };
-  const send = WebSocket.prototype.send, heard = new WeakSet();
+  const send = WebSocket.prototype.send, sockets = new WeakSet();
   WebSocket.prototype.send = function (message) {
-    if (!heard.has(this)) {
-      heard.add(this);
+    if (!sockets.has(this)) {
+      sockets.add(this);
       this.addEventListener("message", async (event) => {
         const data = event.data instanceof Blob ? await event.data.arrayBuffer() : event.data;
         if (typeof data !== "string" && has(data, SCRIPT_FINISHED)) { seen.ended += 1; seen.open = false; }
       });
     }
     if (typeof message !== "string" && has(message, RERUN_SCRIPT)) {
-      seen.asked += 1;
+      seen.requested += 1;
       seen.open = true;
     }
     return send.call(this, message);
   };
-  new MutationObserver((found) => { seen.changes += found.length; }).observe(
+  new MutationObserver((records) => { seen.changes += records.length; }).observe(
     document, {subtree: true, childList: true, attributes: true, characterData: true});
 })()"""
-# Nothing asked and unanswered, nothing moving, and no change between some looks in a row.
-CALM = """(runs) => {
+# no open run, no animation, and no change in five successive polls
+IS_IDLE = """(runs) => {
   const seen = window.watched, app = document.querySelector("[data-testid=stApp]");
-  if (!seen || !app || seen.ended === 0 || seen.asked < runs) return false;
+  if (!seen || !app || seen.ended === 0 || seen.requested < runs) return false;
   const moving = document.getAnimations().some(
     (a) => a.playState === "running" && a.effect.getTiming().iterations !== Infinity);
   const busy = seen.open || moving || app.getAttribute("data-test-script-state") !== "notRunning";
-  const now = `${seen.asked} ${seen.changes}`;
+  const now = `${seen.requested} ${seen.changes}`;
   seen.calm = busy || now !== seen.last ? 0 : seen.calm + 1;
   seen.last = now;
   if (seen.calm < 5) return false;
   seen.calm = 0;
   return true;
 }"""
-# Serious and critical findings of axe; a rule that says how bad its findings are is left out where none can be.
-AXE = """async () => {
+# serious and critical findings of axe; rules with a milder fixed impact are disabled
+RUN_AXE = """async () => {
   const mild = axe._audit.rules.filter((rule) => ["minor", "moderate"].includes(rule.impact));
   const rules = Object.fromEntries(mild.map((rule) => [rule.id, {enabled: false}]));
-  const found = await axe.run({resultTypes: ["violations"], selectors: false, rules});
-  return found.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map(
+  const result = await axe.run({resultTypes: ["violations"], selectors: false, rules});
+  return result.violations.filter((one) => ["serious", "critical"].includes(one.impact)).map(
     (one) => [one.id, one.nodes.map((node) => node.html.slice(0, 200))]);
 }"""
-# What sticks out: of the page to the side, of a picture, or of its own box where that hides the rest.
-CUT = """() => {
-  const main = document.querySelector("[data-testid=stMain]"), found = [];
-  if (main.scrollWidth > main.clientWidth + 1) found.push(["the page", main.scrollWidth, main.clientWidth]);
+# elements that overflow the page to the side, a figure, or a box that hides overflow
+FIND_OVERFLOWS = """() => {
+  const main = document.querySelector("[data-testid=stMain]"), overflows = [];
+  if (main.scrollWidth > main.clientWidth + 1) overflows.push(["the page", main.scrollWidth, main.clientWidth]);
   for (const text of document.querySelectorAll(".js-plotly-plot .main-svg text")) {
-    if (text.textContent === "REHEARSAL") continue;  // lies on the picture on purpose
-    const all = text.closest(".js-plotly-plot").getBoundingClientRect(), own = text.getBoundingClientRect();
-    const out = Math.max(all.left - own.left, own.right - all.right, all.top - own.top, own.bottom - all.bottom);
-    if (own.width && text.textContent.trim() && out > 2) found.push([text.textContent, Math.round(out)]);
+    if (text.textContent === "REHEARSAL") continue;  // intended overlap
+    const all = text.closest(".js-plotly-plot").getBoundingClientRect(), box = text.getBoundingClientRect();
+    const out = Math.max(all.left - box.left, box.right - all.right, all.top - box.top, box.bottom - all.bottom);
+    if (box.width && text.textContent.trim() && out > 2) overflows.push([text.textContent, Math.round(out)]);
   }
   const words = "button p, [data-testid=stMetricValue] > div, [data-testid=stMetricLabel] p, h1, h2, h3, label p";
   for (const box of main.querySelectorAll(words)) {
     const hides = box.checkVisibility() && getComputedStyle(box).overflowX !== "visible";
-    if (hides && box.clientWidth && box.scrollWidth > box.clientWidth + 1) found.push([box.textContent]);
+    if (hides && box.clientWidth && box.scrollWidth > box.clientWidth + 1) overflows.push([box.textContent]);
   }
-  return found;
+  return overflows;
 }"""
-WORN = """(scheme) => {
+THEME_APPLIED = """(scheme) => {
   const app = document.querySelector("[data-testid=stApp]");
   const [red, green, blue] = getComputedStyle(app).backgroundColor.match(/[0-9.]+/g).map(Number);
   return (red + green + blue < 384) === (scheme === "dark");
@@ -141,23 +141,24 @@ WORN = """(scheme) => {
 
 @dataclass(kw_only=True)
 class Visit:
-    """A page with what went wrong on it; made before its page goes anywhere, so that it hears every message.
+    """A page of the app, and the problems that occurred on it.
 
-    Pictures are kept when `pictures` says so; that of a page that never comes to rest always is.
+    The object is created before the page opens an address, to receive all messages. A picture of a page that does not
+    come to rest is always saved, other pictures only on request.
     """
 
     page: Page
     url: str
-    shots: Path
-    pictures: bool = False
+    pictures_folder: Path
+    saves_pictures: bool = False
     scheme: str = "light"
-    looks: list[tuple[str, str]] = field(default_factory=list)
+    checks: list[tuple[str, str]] = field(default_factory=list)
     console: list[str] = field(default_factory=list)
-    strangers: list[str] = field(default_factory=list)
-    barriers: list[tuple[str, str, str, list[str]]] = field(default_factory=list)
+    outside_requests: list[str] = field(default_factory=list)
+    violations: list[tuple[str, str, str, list[str]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        script = WATCH.replace("RERUN_SCRIPT", str(BackMsg.RERUN_SCRIPT_FIELD_NUMBER))
+        script = COUNT_RUNS.replace("RERUN_SCRIPT", str(BackMsg.RERUN_SCRIPT_FIELD_NUMBER))
         script = script.replace("SCRIPT_FINISHED", str(ForwardMsg.SCRIPT_FINISHED_FIELD_NUMBER))
         self.page.add_init_script(script)
         self.page.set_default_timeout(CEILING)
@@ -168,18 +169,18 @@ class Visit:
         self.settle()
 
     def settle(self, runs: int = 0) -> None:
-        """Wait until at least so many runs were asked for, the server has answered all and the page stands still."""
+        """Wait until the page has requested `runs` runs, all have ended and nothing changes."""
         try:
-            self.page.wait_for_function(CALM, arg=runs, timeout=CEILING, polling=POLLING)
-        except NeverCalm as error:
-            self.page.screenshot(path=self.shots / "never_calm.png")
+            self.page.wait_for_function(IS_IDLE, arg=runs, timeout=CEILING, polling=POLLING)
+        except PageTimeout as error:
+            self.page.screenshot(path=self.pictures_folder / "never_calm.png")
             state = self.page.evaluate("[JSON.stringify(window.watched), document.activeElement.outerHTML]")
-            raise AssertionError(f"the page never came to rest after {runs} runs: {state}") from error
+            raise AssertionError(f"the page did not come to rest after {runs} runs: {state}") from error
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Do what makes the page ask for a run, sooner or later, and wait for the end of the run."""
-        before = self.page.evaluate("window.watched.asked")
+        """Wait for the end of a run that the body of the `with` statement causes."""
+        before = self.page.evaluate("window.watched.requested")
         yield
         self.settle(before + 1)
 
@@ -189,13 +190,13 @@ class Visit:
             self.page.get_by_role("button", name=name, exact=exact).first.click()
 
     def choose(self, name: str) -> None:
-        """Open a tab, or choose one of a few options."""
+        """Open a tab or choose a radio option."""
         tab = self.page.get_by_role("tab", name=name, exact=True)
         tab.or_(self.page.get_by_test_id("stRadio").get_by_text(name, exact=True)).first.click()
         self.settle()
 
     def unfold(self, name: str) -> None:
-        """Open what is folded under a name, or fold it again."""
+        """Open or close an expander."""
         with self.run():
             self.page.get_by_test_id("stExpander").get_by_text(name, exact=True).first.click()
 
@@ -208,7 +209,7 @@ class Visit:
         self._type(self.page.get_by_role("spinbutton", name=label).first, text)
 
     def drag(self, start: tuple[float, float], end: tuple[float, float], *, chart: int = 0) -> None:
-        """Draw a box on a picture of the cells, from one point to another in shares of its width and height."""
+        """Draw a box on a figure; points are shares of its width and height."""
         plot = self.page.get_by_test_id("stPlotlyChart").nth(chart).locator(".nsewdrag")
         plot.evaluate("picture => picture.scrollIntoView({block: 'nearest'})")
         place = plot.bounding_box()
@@ -219,8 +220,8 @@ class Visit:
         with self.run():
             self.page.mouse.up()
 
-    def moves(self, title: str, move: Callable[[], object]) -> None:
-        """Go back or forward to a page: one step, whatever pages wrote into their addresses on the way."""
+    def go_in_history(self, title: str, move: Callable[[], object]) -> None:
+        """Go back or forward by one page and expect its title."""
         with self.run():
             move()
         expect(self.page.get_by_role("heading", name=title, level=1)).to_be_visible()
@@ -241,63 +242,61 @@ class Visit:
         self.settle()
 
     def upload(self, file: Path) -> None:
-        """Give a file to the first place that takes one."""
+        """Upload a file in the first uploader of the page."""
         with self.run():
             self.page.get_by_test_id("stFileUploader").locator("input").first.set_input_files(file)
 
-    def shot(self, name: str) -> None:
-        """Wait for the page, and keep a picture of it as far as it goes where pictures are wanted."""
+    def take_picture(self, name: str) -> None:
+        """Wait for the page, and save a picture of it if pictures are requested."""
         self.settle()
-        if not self.pictures:
+        if not self.saves_pictures:
             return
         low = self.page.get_by_test_id("stMainBlockContainer").bounding_box()["height"]
         frame = {"x": 0, "y": 0, "width": WIDTH, "height": max(700, min(low - 100, HEIGHT))}
-        self.page.screenshot(path=self.shots / f"{name}.png", clip=frame)
+        self.page.screenshot(path=self.pictures_folder / f"{name}.png", clip=frame)
 
-    def look(self, name: str) -> None:
-        """Note serious and critical findings of axe; a second look at the same is in the other theme.
+    def check_accessibility(self, name: str) -> None:
+        """Add serious and critical findings of axe; a second check of a name uses the other theme.
 
-        Another theme draws a page anew, and half of all looks are in each all the same when the theme changes before
-        the second, the fourth, the eighth, and so on.
+        The theme changes before checks 1, 2, 4, 8, and so on: few changes, and both themes are used.
         """
-        turn = len(self.looks) > 0 and (len(self.looks) + 1).bit_count() == 1
-        if turn or (name, self.scheme) in self.looks:
-            self._change()
-        assert (name, self.scheme) not in self.looks, "there are two themes"
-        self.looks.append((name, self.scheme))
-        self.shot(f"{name}_{self.scheme}")
+        turn = len(self.checks) > 0 and (len(self.checks) + 1).bit_count() == 1
+        if turn or (name, self.scheme) in self.checks:
+            self._switch_theme()
+        assert (name, self.scheme) not in self.checks, "a name can be checked once per theme"
+        self.checks.append((name, self.scheme))
+        self.take_picture(f"{name}_{self.scheme}")
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE_SCRIPT)
-        self.barriers += [(name, self.scheme, *finding) for finding in self.page.evaluate(AXE)]
+        self.violations += [(name, self.scheme, *finding) for finding in self.page.evaluate(RUN_AXE)]
 
-    def cut(self) -> list[list[object]]:
-        """Return what sticks out of the screen, of a picture or of its box."""
-        overflows: list[list[object]] = self.page.evaluate(CUT)
+    def find_overflows(self) -> list[list[object]]:
+        """Return the elements that overflow the page, a figure or their box."""
+        overflows: list[list[object]] = self.page.evaluate(FIND_OVERFLOWS)
         return overflows
 
-    def _change(self) -> None:
-        """Prefer the other theme until the page has it: on a busy machine the change comes after some calm frames."""
+    def _switch_theme(self) -> None:
+        """Switch to the other theme and wait until the page has its colors."""
         scheme = "light" if self.scheme == "dark" else "dark"
         self.page.emulate_media(color_scheme=scheme)
-        self.page.wait_for_function(WORN, arg=scheme, timeout=CEILING)
+        self.page.wait_for_function(THEME_APPLIED, arg=scheme, timeout=CEILING)
         self.scheme = scheme
 
-    def sees(self, text: str) -> None:
-        """Expect a text on the page."""
+    def expect_text(self, text: str) -> None:
         expect(self.page.get_by_text(text).first).to_be_visible()
 
 
 @pytest.fixture(scope="package")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The app, started as a person would start it; nothing outside this machine may have been asked for at the end."""
-    with serving(tmp_path_factory.mktemp("server")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Run the app; fail at the end if it connected to another machine."""
+    with run_server(tmp_path_factory.mktemp("server")) as running:
         yield running
-    assert running.strangers() == []
+    assert running.outside_hosts() == []
 
 
 @pytest.fixture(scope="package")
-def browser(server: Served) -> Iterator[BrowserContext]:
-    """One browser for all tests, with the key of the server, so that it loads and compiles the app's scripts once."""
+def browser(server: RunningServer) -> Iterator[BrowserContext]:
+    """Run one browser for all tests, with the key of the server and compiled scripts."""
     if not Path(CHROMIUM).exists():
         pytest.fail(f"{CHROMIUM} is not installed; run: apt-get install chromium")
     with sync_playwright() as driver:
@@ -305,35 +304,35 @@ def browser(server: Served) -> Iterator[BrowserContext]:
         window = {"width": WIDTH, "height": HEIGHT}
         context = running.new_context(viewport=window, reduced_motion=MOTION, accept_downloads=True)
         assert context.request.get(server.address).ok
-        context.new_page().goto(f"{server.url}/_stcore/health")  # stays open, and with it the process of all pages
+        context.new_page().goto(f"{server.url}/_stcore/health")  # keeps the process of all pages alive
         yield context
         running.close()
 
 
 @pytest.fixture
-def visit(server: Served, browser: BrowserContext) -> Iterator[Visit]:
-    """A fresh session; at the end nothing may have been complained about or asked of another host."""
+def visit(server: RunningServer, browser: BrowserContext) -> Iterator[Visit]:
+    """Open a new session; fail at the end on violations, errors or outside requests."""
     wanted = os.environ.get(PICTURES)
     shots = Path(wanted) if wanted else ROOT / "screenshots"
     page = browser.new_page()
-    new_visit = Visit(page=page, url=server.url, shots=shots, pictures=wanted is not None)
+    new_visit = Visit(page=page, url=server.url, pictures_folder=shots, saves_pictures=wanted is not None)
 
-    def heard(message: ConsoleMessage) -> None:
+    def add_error(message: ConsoleMessage) -> None:
         place = message.location.get("url", "")
-        if message.type == "error" and not any(word in message.text + place for word in HARMLESS):
+        if message.type == "error" and not any(word in message.text + place for word in IGNORED_ERRORS):
             new_visit.console.append(f"{message.text} ({place})")
 
-    def asked(request: Request | WebSocket) -> None:
+    def add_request(request: Request | WebSocket) -> None:
         host = urlparse(request.url)
         if host.scheme in ("http", "https", "ws", "wss") and host.hostname != "127.0.0.1":
-            new_visit.strangers.append(request.url)
+            new_visit.outside_requests.append(request.url)
 
-    page.on("console", heard)
+    page.on("console", add_error)
     page.on("pageerror", lambda error: new_visit.console.append(str(error)))
-    page.on("request", asked)
-    page.on("websocket", asked)
+    page.on("request", add_request)
+    page.on("websocket", add_request)
     yield new_visit
     page.close()
-    assert new_visit.barriers == []
+    assert new_visit.violations == []
     assert new_visit.console == []
-    assert new_visit.strangers == []
+    assert new_visit.outside_requests == []

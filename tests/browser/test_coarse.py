@@ -1,4 +1,4 @@
-"""The page Coarse or fine in a real browser: rehearsal, look, decision, rest and resumption, in both themes."""
+"""Page Coarse or fine in a browser: rehearsal, look, decision and rest."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ SCHEMA = Schema(
 
 
 def test_empty_coarse_page_shows_census_example(visit: Visit) -> None:
-    # of a whole run the first visit of its server: before it Streamlit would take the folder for its older navigation
+    # first page of a server, for which Streamlit may detect the older kind of navigation
     visit.open("coarse")
-    visit.sees("There is no schema yet")
-    visit.sees("Privacy budget of this plan")
+    visit.expect_text("There is no schema yet")
+    visit.expect_text("Privacy budget of this plan")
     expect(visit.page.get_by_role("link", name="Preview")).to_be_visible()
-    visit.look("30_coarse_empty")
+    visit.check_accessibility("30_coarse_empty")
     visit.choose("Census example: bins of age")
-    visit.sees("Choice 3: Age9, or Age23?")
+    visit.expect_text("Choice 3: Age9, or Age23?")
     visit.press("Rehearse the look", exact=True)
-    visit.sees("REHEARSAL on simulated records")
+    visit.expect_text("REHEARSAL on simulated records")
     visit.press("Rehearse the rest", exact=True)
-    visit.sees("A closer look, number 2")
-    visit.look("30_coarse_census")
+    visit.expect_text("A closer look, number 2")
+    visit.check_accessibility("30_coarse_census")
 
     # another page without a schema
     with visit.run():
         visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name="Compare").click()
-    visit.sees("nothing to compare yet")
-    visit.look("compare_empty")
+    visit.expect_text("nothing to compare yet")
+    visit.check_accessibility("compare_empty")
 
 
 def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -> None:
@@ -51,18 +51,18 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
     visit.open(f"coarse?{link.NAME}={link.packed(Studio(workload=Workload(SCHEMA)))}")
-    visit.sees("What every option costs")
+    visit.expect_text("What every option costs")
     visit.settle()
     visit.press("Rehearse the look", exact=True)
-    visit.sees("REHEARSAL on simulated records")
-    visit.sees("Signal-to-noise ratios on age with 2-way")
+    visit.expect_text("REHEARSAL on simulated records")
+    visit.expect_text("Signal-to-noise ratios on age with 2-way")
     visit.choose("How many stand out")
-    visit.sees("How many cells stand out")
+    visit.expect_text("How many cells stand out")
     visit.press("Rehearse the rest", exact=True)
-    visit.sees("look and rest together")
-    visit.look("30_coarse_rehearsed_rest")
+    visit.expect_text("look and rest together")
+    visit.check_accessibility("30_coarse_rehearsed_rest")
 
-    # for real
+    # with records
     visit.choose("Look for real")
     visit.fill("Ledger file on this machine", str(place))
     visit.press("Create a new ledger here")
@@ -71,36 +71,36 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     visit.fill("Path of a file of records", str(records))
     expect(page.get_by_role("button", name="Look: spend")).to_be_disabled()
     visit.fill("Type the name of the dataset", "office 2026")
-    visit.look("30_coarse_look_waits")
+    visit.check_accessibility("30_coarse_look_waits")
     page.get_by_role("button", name="Look: spend").dblclick()
-    visit.sees("Looked at office 2026")
-    visit.sees("2-way: at least")
-    visit.look("30_coarse_looked")
+    visit.expect_text("Looked at office 2026")
+    visit.expect_text("2-way: at least")
+    visit.check_accessibility("30_coarse_looked")
 
-    # another tab, without any analyses chosen, finds the look and decides it
+    # another tab without analyses records the decision
     tab = page.context.new_page()
-    other = Visit(page=tab, url=visit.url, shots=visit.shots)
+    other = Visit(page=tab, url=visit.url, pictures_folder=visit.pictures_folder)
     other.open("coarse")
     other.choose("Earlier looks")
     expect(tab.get_by_role("combobox", name="Look")).to_have_value(re.compile("waits for a decision"))
-    other.sees("The rule noted with the look")
+    other.expect_text("The rule noted with the look")
     other.choose("Take 1-way")
     expect(tab.get_by_role("button", name="Record this decision")).to_be_disabled()
     other.fill("Who decides against the rule", "A. Reader")
     other.fill("Why", "totals matter most")
     tab.get_by_role("button", name="Record this decision").dblclick()
-    other.sees("was decided by A. Reader, against the rule")
+    other.expect_text("was decided by A. Reader, against the rule")
     tab.close()
 
     page.reload()
     visit.settle()
     visit.choose("Look for real")
     visit.fill("Path of a file of records", str(records))
-    visit.sees("was decided by A. Reader")
+    visit.expect_text("was decided by A. Reader")
     visit.fill("Type the name of the dataset", "office 2026")
     page.get_by_role("button", name="Measure the rest: spend").dblclick()
-    visit.sees("exactly what this analysis alone costs")
-    visit.look("30_coarse_finished")
+    visit.expect_text("exactly what this analysis alone costs")
+    visit.check_accessibility("30_coarse_finished")
     rows = Ledger(place).rows()
     assert [r.kind for r in rows][2:] == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
     assert sum(Decimal(r.pcost) for r in rows if r.kind == "spend") <= 1

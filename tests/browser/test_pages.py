@@ -1,4 +1,4 @@
-"""Every page on wide and narrow screens, in both themes: axe, nothing beside the screen, no text of a picture cut."""
+"""Accessibility and overflow of all pages at three widths, in both themes."""
 
 from __future__ import annotations
 
@@ -16,54 +16,53 @@ from tests.browser.conftest import HEIGHT, NARROW, Visit
 WIDTHS = NARROW, 1100, 1440  # pixels
 
 
-def address(page: str, demo: str) -> str:
-    """A page with all tables of one and two attributes of a demo."""
+def page_path(page: str, demo: str) -> str:
+    """Return the path of a page with all 1-way and 2-way groups of a demo."""
     schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
     studio = Studio(workload=Workload.all_ways(schema, (1, 2)), budget=Budget(pcost=1.0))
     return f"{page}?{link.NAME}={link.packed(studio)}"
 
 
-# a page, with nothing chosen or with something, and the words that it is there with
+# path of each page and a text that it shows
 PAGES = {
     "start": ("", "Try a demo"),
     "schema_empty": ("schema", "No schema yet"),
-    "schema": (address("schema", "survey"), "At a glance"),
+    "schema": (page_path("schema", "survey"), "At a glance"),
     "workload_empty": ("workload", "There is no schema yet"),
-    "workload": (address("workload", "survey"), "Groups of the workload"),
+    "workload": (page_path("workload", "survey"), "Groups of the workload"),
     "preview_empty": ("preview", "There is nothing to plan yet"),
-    "preview": (address("preview", "survey"), "Where the error of this group comes from"),
+    "preview": (page_path("preview", "survey"), "Where the error of this group comes from"),
     "compare_empty": ("compare", "There is nothing to compare yet"),
-    "compare": (address("compare", "census"), "Done: the results are below"),
+    "compare": (page_path("compare", "census"), "Done: the results are below"),
     "coarse_empty": ("coarse", "There is no schema yet"),
-    "coarse": (address("coarse", "survey"), "What every option costs"),
+    "coarse": (page_path("coarse", "survey"), "What every option costs"),
     "release_empty": ("release", "There is nothing to plan yet"),
-    "release": (address("release", "survey"), "REHEARSAL on simulated records"),
+    "release": (page_path("release", "survey"), "REHEARSAL on simulated records"),
     "learn": ("learn", "A query, smashed"),
     "guide": ("guide", "A census table"),
 }
 
 
-def shown(visit: Visit, name: str) -> None:
-    """Open a page and wait for what it is there with."""
+def open_page(visit: Visit, name: str) -> None:
     path, words = PAGES[name]
     visit.open(path)
     if name == "release":
         visit.press("Rehearse", exact=True)
-    visit.sees(words)
+    visit.expect_text(words)
     visit.settle()
 
 
-def looked_at(visit: Visit, name: str, width: int) -> None:
-    """Look at a page in both themes on a screen of some width."""
+def check_page(visit: Visit, name: str, width: int) -> None:
+    """Check accessibility in both themes, and overflow, at a width."""
     visit.page.set_viewport_size({"width": width, "height": HEIGHT})
     visit.settle()
     for _ in range(2):
-        visit.look(f"{name}_{width}")
-    assert visit.cut() == [], (name, width)
+        visit.check_accessibility(f"{name}_{width}")
+    assert visit.find_overflows() == [], (name, width)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("name", "width"), list(itertools.product(PAGES, WIDTHS)))
 def test_pages_are_accessible_at_each_width(visit: Visit, name: str, width: int) -> None:
-    shown(visit, name)
-    looked_at(visit, name, width)
+    open_page(visit, name)
+    check_page(visit, name, width)

@@ -1,4 +1,4 @@
-"""The Preview page in a real browser: a target reached, a bad group explained and mended, a probe drawn, the bound."""
+"""Preview page in a browser: layout, what-if changes, targets and bound."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import HEIGHT, WIDTH, Visit
 
-ASKED = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_bytes()), (1, 2))
-SURVEY = f"preview?{link.NAME}={link.packed(Studio(workload=ASKED))}"
+WORKLOAD = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_bytes()), (1, 2))
+PREVIEW_PATH = f"preview?{link.NAME}={link.packed(Studio(workload=WORKLOAD))}"
 
 
-def inside(visit: Visit, locator: Locator) -> bool:
-    """Whether the top of something, as high as a line and a half, is in the window as the page was opened."""
+def is_in_window(visit: Visit, locator: Locator) -> bool:
+    """Return whether the upper 36 pixels of an element are in the window."""
     box, window = locator.first.bounding_box(), visit.page.viewport_size
     return box["y"] >= 0 and box["y"] + min(box["height"], 36) <= window["height"] and box["x"] < window["width"]
 
 
-SIZES = ((1440, 900), (1100, 700))
+WINDOW_SIZES = ((1440, 900), (1100, 700))
 
 
 def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     page = visit.page
-    for width, height in SIZES:
+    for width, height in WINDOW_SIZES:
         page.set_viewport_size({"width": width, "height": height})
-        if width == SIZES[0][0]:
-            visit.open(SURVEY)
-        visit.sees("Over the best possible")
+        if width == WINDOW_SIZES[0][0]:
+            visit.open(PREVIEW_PATH)
+        visit.expect_text("Over the best possible")
         visit.settle()
         for locator in (
             page.get_by_role("spinbutton", name="epsilon"),
@@ -43,16 +43,16 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
             page.get_by_text("typical error", exact=False).last,
             page.get_by_test_id("stPlotlyChart"),
         ):
-            assert inside(visit, locator), (width, locator)
-    for width, height in reversed(SIZES):
+            assert is_in_window(visit, locator), (width, locator)
+    for width, height in reversed(WINDOW_SIZES):
         page.set_viewport_size({"width": width, "height": height})
         visit.settle()
         page.get_by_role("heading", name="More about this plan").evaluate("heading => heading.scrollIntoView()")
         visit.settle()
-        assert inside(visit, page.get_by_role("spinbutton", name="epsilon")), width  # it stays where it was
+        assert is_in_window(visit, page.get_by_role("spinbutton", name="epsilon")), width  # the budget field is fixed
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
 
-    # in the table
+    # table
     group = visit.page.get_by_role("combobox", name="Group").first
     before = group.input_value()
     with visit.run():
@@ -60,14 +60,14 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     expect(group).not_to_have_value(before)
     clicked = group.input_value()
     visit.choose("1-way")
-    expect(group).to_have_value(clicked)  # the table shows other groups, and the one that is looked at stays
+    expect(group).to_have_value(clicked)  # the selected group stays
     visit.pick("Group", "0: ")
     expect(group).not_to_have_value(clicked)
-    visit.shot("30_group")
+    visit.take_picture("30_group")
 
-    # and on the map
+    # map
     visit.choose("Map")
-    visit.sees("Largest standard error, pair by pair")
+    visit.expect_text("Largest standard error, pair by pair")
     visit.settle()
     plot = visit.page.get_by_test_id("stPlotlyChart").first
     first = plot.locator(".xaxislayer-above .xtick text").first.text_content()
@@ -75,35 +75,35 @@ def test_preview_fits_window_and_selects_groups(visit: Visit) -> None:
     with visit.run():  # the survey has ten attributes: the last cell of the first row
         visit.page.mouse.click(box["x"] + 0.95 * box["width"], box["y"] + 0.05 * box["height"])
     expect(group).to_have_value(re.compile(rf"{re.escape(first)} ×|× {re.escape(first)}"))
-    visit.look("30_map")
+    visit.check_accessibility("30_map")
 
 
 def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
-    visit.open(SURVEY)
-    visit.sees("Where the error of this group comes from")
-    visit.shot("30_why")
+    visit.open(PREVIEW_PATH)
+    visit.expect_text("Where the error of this group comes from")
+    visit.take_picture("30_why")
     visit.choose("Its least exact query")
-    visit.sees("Where the error of this query comes from")
+    visit.expect_text("Where the error of this query comes from")
     for label in ("4 × the weight", "Merge bins"):
         visit.press(label)
-        visit.sees("What if:")
-        visit.sees("Keep this change")
-    visit.look("30_what_if")
+        visit.expect_text("What if:")
+        visit.expect_text("Keep this change")
+    visit.check_accessibility("30_what_if")
     visit.press("Keep this change")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
     visit.press("Undo")
     visit.press("Pass totals down evenly")
     visit.press("Tuned centers")
     visit.page.get_by_role("button", name="Keep this change").wait_for()
-    visit.shot("31_what_if_tuned")
+    visit.take_picture("31_what_if_tuned")
     visit.press("Forget it")
     expect(visit.page.get_by_text("What if:")).to_have_count(0)
 
-    # a budget for a target, taken back
+    # use the budget for a target, and undo it
     visit.unfold("How many queries are good enough, and the budget for it")
     visit.number("Tolerance: ± counts", "4")
-    visit.sees("To bring 95% of the queries within it:")
-    visit.look("30_target")
+    visit.expect_text("To bring 95% of the queries within it:")
+    visit.check_accessibility("30_target")
     before = visit.page.get_by_role("spinbutton", name="epsilon").input_value()
     visit.press("Use this budget")
     box = visit.page.get_by_role("spinbutton", name="epsilon")
@@ -113,16 +113,16 @@ def test_preview_changes_targets_queries_and_bound_work(visit: Visit) -> None:
     expect(box).to_have_value(before)
     visit.unfold("How many queries are good enough, and the budget for it")
 
-    # a query of one's own
+    # ad hoc query
     visit.unfold("One query of your own")
     visit.choose("Draw on the domain")
-    visit.sees("The interval at other budgets")
+    visit.expect_text("The interval at other budgets")
     visit.drag((0.2561, 0.5), (0.5, 0.6), chart=2)  # 82 cells: the middles of the cells 21 to 40 lie inside
-    visit.sees("39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)")
-    visit.sees("The interval at other budgets")
-    visit.shot("30_probe")
+    visit.expect_text("39 ≤ age < 59" if visit.page.get_by_text("39 ≤ age < 59").count() else "age in [39, 59)")
+    visit.expect_text("The interval at other budgets")
+    visit.take_picture("30_probe")
     visit.number("Wanted 95% interval: ± counts", "5")
-    visit.sees("To know it within ± 5.00:")
+    visit.expect_text("To know it within ± 5.00:")
     visit.unfold("How far it is from the best possible")
     visit.page.get_by_text("what any matrix mechanism can reach").first.wait_for()
-    visit.look("30_distance")
+    visit.check_accessibility("30_distance")

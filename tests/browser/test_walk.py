@@ -1,4 +1,4 @@
-"""The whole job in a real browser on a real file, from schema to download, and a newcomer's way forth and back."""
+"""Full workflow in a browser, from schema to download, and page history."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path) -> None:
     page = visit.page
     visit.open("")
-    visit.sees("Try a demo")
-    visit.look("0_start")
+    visit.expect_text("Try a demo")
+    visit.check_accessibility("0_start")
     visit.press("Use my own schema")
-    visit.sees("No schema yet")
-    visit.shot("1_schema_empty")
+    visit.expect_text("No schema yet")
+    visit.take_picture("1_schema_empty")
     visit.pick("Start from a demo schema", "Election survey")
     visit.press("Use this schema")
-    visit.sees("Cells of the full table")
-    visit.look("2_schema")
+    visit.expect_text("Cells of the full table")
+    visit.check_accessibility("2_schema")
 
     visit.press("Next: Workload")
-    visit.sees("No group yet")
+    visit.expect_text("No group yet")
     visit.choose("Cumulative tables")
     visit.press("Add all 1-way, 2-way sets")
     visit.choose("One set of attributes")
     visit.pick("Attributes of the group", "age")
     visit.pick("Family on each attribute", "range")
-    visit.look("3_workload")
+    visit.check_accessibility("3_workload")
     visit.press("Add this group")
-    visit.sees("56")
+    visit.expect_text("56")
 
     visit.press("Next: Preview")
-    visit.sees("Typical error")
-    visit.shot("4_preview")
+    visit.expect_text("Typical error")
+    visit.take_picture("4_preview")
     visit.pick("Group", "55: age")
-    visit.shot("5_preview_triangle")
+    visit.take_picture("5_preview_triangle")
     visit.pick("Group", "20: ")
-    visit.shot("5_preview_heat_map")
+    visit.take_picture("5_preview_heat_map")
     cells = page.get_by_test_id("stPlotlyChart").locator(".nsewdrag").first
     cells.hover()
     bar = page.get_by_test_id("stPlotlyChart").locator(".modebar").first.bounding_box()
-    assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons stand above the cells, not on them
+    assert bar["y"] + bar["height"] <= cells.bounding_box()["y"] + 1  # buttons do not cover cells
     visit.unfold("What can be published")
     visit.number("Expected number of records (public)", "944")
-    visit.sees("if 944 records spread evenly")
-    visit.shot("5_preview_publishable")
+    visit.expect_text("if 944 records spread evenly")
+    visit.take_picture("5_preview_publishable")
     visit.unfold("Where the budget goes")
-    visit.look("7_preview_budget")
+    visit.check_accessibility("7_preview_budget")
 
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Release").click()
     visit.press("Rehearse", exact=True)
-    visit.sees("REHEARSAL on simulated records")
-    visit.look("9_rehearsal")
+    visit.expect_text("REHEARSAL on simulated records")
+    visit.check_accessibility("9_rehearsal")
 
     visit.choose("2. Release")
     ledger = tmp_path / "budget.ledger"
@@ -66,7 +66,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.fill("Name of the dataset", "survey 1995")
     visit.press("Declare", exact=True)
     visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
-    visit.look("10_release_waits")
+    visit.check_accessibility("10_release_waits")
     release = page.get_by_role("button", name="Release: spend")
     expect(release).to_be_disabled()
     visit.fill("Type the name of the dataset", "survey 1995")
@@ -76,7 +76,7 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.fill("Name of the dataset", "survey 1996")
     visit.press("Declare", exact=True)
     expect(page.get_by_role("combobox", name="Dataset that pays")).to_have_value("survey 1996")
-    expect(release).to_be_disabled()  # the first one was typed, and does not pay
+    expect(release).to_be_disabled()  # the typed name is another dataset
     page.reload()
     visit.settle()
     expect(page.get_by_role("combobox", name="Dataset that pays")).to_have_value("survey 1996")
@@ -84,34 +84,34 @@ def test_full_workflow_releases_for_second_dataset(visit: Visit, tmp_path: Path)
     visit.fill("Path of a file of records", str(ROOT / "demo_data" / "survey.csv"))
     visit.fill("Type the name of the dataset", "survey 1996")
     release.dblclick()
-    visit.sees("Released for survey 1996")
-    visit.shot("11_released")
+    visit.expect_text("Released for survey 1996")
+    visit.take_picture("11_released")
     visit.choose("Ask something else")
     visit.pick("Attributes", "age", "vote")
     page.set_viewport_size({"width": 1100, "height": HEIGHT})
-    visit.shot("12_ask")
-    cut = "found => found.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+    visit.take_picture("12_ask")
+    cut = "boxes => boxes.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
     assert page.get_by_test_id("stMetricValue").locator("div").evaluate_all(cut) == []
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.choose("Download")
-    visit.shot("13_download")
+    visit.take_picture("13_download")
     with page.expect_download() as waiting:
         page.get_by_role("button", name="All answers as CSV").click()
     answers = pd.read_csv(waiting.value.path())
     assert len(answers) == 9417 + 82 * 83 // 2
     assert list(answers) == ["attributes", "family", "query", "answer", "std", "low", "high"]
 
-    # who comes back, by an arrow or a refresh, and a second tab find the same plan and the same result
+    # back button, reload and second tab show the same plan and result
     with visit.run():
         page.get_by_test_id("stSidebarNav").get_by_role("link", name="Guide").click()
-    visit.moves("Release", page.go_back)  # opens where one was
-    visit.sees("Released for survey 1996")
+    visit.go_in_history("Release", page.go_back)  # the same step
+    visit.expect_text("Released for survey 1996")
     address, tab = page.url, page.context.new_page()
     for again in (page, tab):
-        other = Visit(page=again, url=visit.url, shots=visit.shots)
+        other = Visit(page=again, url=visit.url, pictures_folder=visit.pictures_folder)
         again.goto(address)
         other.settle()
-        other.sees("Released for survey 1996")
+        other.expect_text("Released for survey 1996")
     tab.close()
     rows = Ledger(ledger).rows()
     assert [row.kind for row in rows] == ["ledger", "dataset", "dataset", "spend", "saved"]
@@ -124,46 +124,46 @@ def test_short_workflow_rehearses_and_navigates_back(visit: Visit) -> None:
     page.set_viewport_size({"width": NARROW, "height": HEIGHT})
     visit.open("")
     before = page.evaluate("history.length")
-    visit.press("Use my own schema")  # the long way, through every page
+    visit.press("Use my own schema")  # through all pages
     visit.pick("Start from a demo schema", "Census")
     visit.press("Use this schema")
     visit.press("Next: Workload")
     visit.press("Add all 1-way, 2-way sets")
     visit.press("Next: Preview")
-    visit.sees("Typical error (counts)")
+    visit.expect_text("Typical error (counts)")
     visit.press("2 × the pcost")
     visit.press("Keep this change")
     visit.press("Next: Compare")
-    visit.sees("mechanisms are equally exact with")
+    visit.expect_text("mechanisms are equally exact with")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
-    visit.sees("REHEARSAL on simulated records")
+    visit.expect_text("REHEARSAL on simulated records")
     assert 12 <= page.evaluate("clicks") < 25
 
-    # one press leaves a page, however often it changed its address
+    # one history entry per page, although pages change their addresses
     visit.settle()
     assert page.evaluate("history.length") == before + 5
     for title in ("Compare", "Preview", "Workload"):
-        visit.moves(title, page.go_back)
-    visit.moves("Preview", page.go_forward)
+        visit.go_in_history(title, page.go_back)
+    visit.go_in_history("Preview", page.go_forward)
     for title in ("Workload", "Schema"):
-        visit.moves(title, page.go_back)
+        visit.go_in_history(title, page.go_back)
 
-    # the table of the schema keeps every edit
+    # edits of the schema table
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     visit.settle()
     for edit, (x, y, text) in enumerate([(80, 50, "years"), (80, 85, "gender"), (80, 50, "age_in_years")]):
         table = page.get_by_test_id("stDataFrame").first
-        table.click(position={"x": 160, "y": 135 - y})  # first another cell: a click on the chosen one opens it
+        table.click(position={"x": 160, "y": 135 - y})  # select another cell: a click on the selected cell opens it
         page.keyboard.press("Escape")
         table.click(position={"x": x, "y": y})
         page.keyboard.press("Enter")
         editor = page.locator("#portal textarea, #portal input").first
-        editor.fill(text)  # takes the focus; typed letters would go to the grid while its editor is still arriving
+        editor.fill(text)  # typed letters could reach the grid before its editor opens
         expect(editor).to_have_value(text)
         with visit.run():
             editor.press("Enter")
         names = [("years", "sex"), ("years", "gender"), ("age_in_years", "gender")][edit]
-        visit.sees(f"Columns that will be looked for in the records: {', '.join(names)}")
+        visit.expect_text(f"Columns that will be looked for in the records: {', '.join(names)}")
     visit.press("Undo")
-    visit.sees("Columns that will be looked for in the records: years, gender")
+    visit.expect_text("Columns that will be looked for in the records: years, gender")

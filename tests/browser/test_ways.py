@@ -1,4 +1,4 @@
-"""The arrows and the reload of the browser on every page and a link of an older version."""
+"""Browser history, reload and links of an older version."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import Visit
 
-CHOSEN = "Workload: 3 groups, 311 queries"  # stands in the sidebar of every page
-# what stands on a page when it is there, beside what was chosen
-WORDS = {
+WORKLOAD_TEXT = "Workload: 3 groups, 311 queries"  # in the sidebar of all pages
+# text that each page shows
+PAGE_TEXTS = {
     "Start": "Go on where you were.",
     "Schema": "At a glance",
     "Workload": "Groups of the workload",
@@ -29,13 +29,13 @@ WORDS = {
 }
 
 
-def census() -> Workload:
+def census_workload() -> Workload:
     schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
     return Workload.all_ways(schema, (1, 2), "marginal")
 
 
-def older(studio: Studio) -> str:
-    """A link as it was written when all plans were uniform and no budget told whom it protects."""
+def write_older_link(studio: Studio) -> str:
+    """Write a link in the format before tuned centers and neighbours."""
     document = json.loads(studio.to_json())
     document["question"]["options"] = {}
     document["budget"] = {"pcost": 1.0}
@@ -44,12 +44,12 @@ def older(studio: Studio) -> str:
 
 @pytest.mark.parametrize(
     "titles",
-    [("Preview", "Release", "Guide"), pytest.param(tuple(WORDS), marks=pytest.mark.full)],
+    [("Preview", "Release", "Guide"), pytest.param(tuple(PAGE_TEXTS), marks=pytest.mark.full)],
     ids=["some pages", "every page"],
 )
 def test_reload_and_history_keep_the_workload(visit: Visit, titles: tuple[str, ...]) -> None:
     page = visit.page
-    visit.open(f"workload?{link.NAME}={older(Studio(workload=census()))}")
+    visit.open(f"workload?{link.NAME}={write_older_link(Studio(workload=census_workload()))}")
     for title in titles:
         with visit.run():
             page.get_by_test_id("stSidebarNav").get_by_role("link", name=title).click()
@@ -57,10 +57,10 @@ def test_reload_and_history_keep_the_workload(visit: Visit, titles: tuple[str, .
             if again:
                 page.reload()
                 visit.settle()
-            visit.sees(WORDS[title])
-            visit.sees(CHOSEN)
+            visit.expect_text(PAGE_TEXTS[title])
+            visit.expect_text(WORKLOAD_TEXT)
     first, second = titles[-3:-1]
     for title, move in ((second, page.go_back), (first, page.go_back), (second, page.go_forward)):
-        visit.moves(title, move)
-        visit.sees(WORDS[title])
-        visit.sees(CHOSEN)
+        visit.go_in_history(title, move)
+        visit.expect_text(PAGE_TEXTS[title])
+        visit.expect_text(WORKLOAD_TEXT)

@@ -1,4 +1,4 @@
-"""The Workload page in a real browser: groups from SQL, a range dragged on the domain, and the same by keyboard."""
+"""Workload page in a browser: escaped names, SQL and ranges."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from pages.parts.shell import link
 from pages.parts.shell.state import Studio
 from tests.browser.conftest import Visit
 
-# what names and labels of the test below would become if a page took them for Markdown or HTML
-FOREIGN = "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main i:text-is('code')"
+# elements that the names below would create as Markdown or HTML
+MARKUP_SELECTOR = (
+    "img[src*=example], a[href*=example], a[href^=javascript], main b:text-is('c'), main i:text-is('code')"
+)
 SQL = "SELECT vote, COUNT(*) FROM survey WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM survey"
 
 
@@ -26,81 +28,81 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
     file.write_text(schema.to_json(), encoding="utf-8")
     visit.open()
     visit.upload(file)
-    visit.sees("Columns that will be looked for in the records: ![x](http:")
+    visit.expect_text("Columns that will be looked for in the records: ![x](http:")
     visit.press("Next: Workload")
     visit.press("Add all 1-way, 2-way sets")
     visit.choose("Drag a range")
     visit.pick("Attributes of the range", "![x]")
     visit.drag((0.1, 0.1), (0.6, 0.9))
     visit.press("Add this range")
-    visit.shot("21_hostile_range")
+    visit.take_picture("21_hostile_range")
     visit.choose("One set of attributes")
     visit.pick("Attributes of the group", "![x]", "<i>")
-    assert visit.page.locator(FOREIGN).count() == 0
+    assert visit.page.locator(MARKUP_SELECTOR).count() == 0
     visit.choose("One per attribute")
     visit.choose("Write SQL")
     visit.press("Use an example")
-    visit.sees("This adds 2 groups")
+    visit.expect_text("This adds 2 groups")
     visit.press("Add 2 groups from SQL")
     visit.fill("SQL, statements separated by ;", f"SELECT COUNT(*) FROM t WHERE x = '{bad}'")
-    visit.sees("There is no attribute")
-    visit.shot("22_hostile_sql")
-    assert visit.page.locator(FOREIGN).count() == 0
+    visit.expect_text("There is no attribute")
+    visit.take_picture("22_hostile_sql")
+    assert visit.page.locator(MARKUP_SELECTOR).count() == 0
     visit.press("Next: Preview")
     for question in ("Where the budget goes", "One query of your own"):
         visit.unfold(question)
     visit.pick("Attributes", "![x]", "<i>")
-    visit.shot("23_hostile_query")
-    assert visit.page.locator(FOREIGN).count() == 0
+    visit.take_picture("23_hostile_query")
+    assert visit.page.locator(MARKUP_SELECTOR).count() == 0
     visit.press("Next: Compare")
     visit.press("Next: Release")
     visit.press("Rehearse", exact=True)
-    visit.sees("REHEARSAL on simulated records")
-    assert visit.page.locator(FOREIGN).count() == 0
+    visit.expect_text("REHEARSAL on simulated records")
+    assert visit.page.locator(MARKUP_SELECTOR).count() == 0
 
 
 def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
     visit.open(f"workload?{link.NAME}={link.packed(Studio(workload=Workload(schema)))}")
-    visit.sees("No group yet")
+    visit.expect_text("No group yet")
     visit.choose("Write SQL")
-    visit.shot("20_sql_empty")
+    visit.take_picture("20_sql_empty")
     visit.fill("SQL, statements separated by ;", "SELECT AVG(age) FROM survey")
-    visit.sees("all queries are counts")
-    visit.look("20_sql_refused")
+    visit.expect_text("all queries are counts")
+    visit.check_accessibility("20_sql_refused")
     expect(visit.page.get_by_role("button", name="from SQL")).to_have_count(0)
     visit.fill("SQL, statements separated by ;", SQL)
-    visit.sees("This adds 2 groups with 3 queries")
-    visit.sees("20 ≤ age < 40")
-    visit.look("20_sql")
+    visit.expect_text("This adds 2 groups with 3 queries")
+    visit.expect_text("20 ≤ age < 40")
+    visit.check_accessibility("20_sql")
     visit.press("Add 2 groups from SQL")
-    visit.sees("Groups to change")
+    visit.expect_text("Groups to change")
 
-    # a range
+    # range by mouse
     visit.choose("Drag a range")
-    visit.sees("The range: ")
+    visit.expect_text("The range: ")
     visit.drag((0.2561, 0.5), (0.5, 0.6))  # 82 cells: the middles of the cells 21 to 40 lie inside
-    visit.sees("The range: 39 ≤ age < 59")
-    visit.look("20_range")
+    visit.expect_text("The range: 39 ≤ age < 59")
+    visit.check_accessibility("20_range")
     visit.press("Add this range")
-    visit.sees("Groups to change")
+    visit.expect_text("Groups to change")
 
-    # the same with the arrow keys
+    # range by keyboard
     last = visit.page.get_by_role("slider").nth(1)
     last.focus()
     with visit.run():
         visit.page.keyboard.press("ArrowRight")
-    visit.sees("The range: 39 ≤ age < 60")
+    visit.expect_text("The range: 39 ≤ age < 60")
 
-    # a second box moves the ends again, and a rectangle works on two attributes
+    # a second box, and a rectangle on two attributes
     visit.drag((0.9, 0.2), (0.99, 0.6))
-    visit.sees("The range: 92 ≤ age < 99")
+    visit.expect_text("The range: 92 ≤ age < 99")
     visit.pick("Attributes of the range", "party")
     visit.drag((0.05, 0.05), (0.5, 0.4))
-    visit.sees("party in [")
-    visit.look("20_rectangle")
+    visit.expect_text("party in [")
+    visit.check_accessibility("20_rectangle")
     visit.press("Add this range")
     visit.page.get_by_text("As Python").click()
     expect(visit.page.get_by_text("Custom(predicates=['39 <= age < 59'])")).to_be_visible()
     visit.press("Next: Preview")
-    visit.sees("Typical error")
+    visit.expect_text("Typical error")

@@ -1,4 +1,4 @@
-"""A walk through the app in two minutes, as one picture that moves; taken by `python -m tests.browser.pictures`."""
+"""Tour of the app as an animated picture for the README."""
 
 from __future__ import annotations
 
@@ -11,82 +11,85 @@ from PIL import Image, ImageDraw, ImageFont
 from pages.parts.lessons import LESSONS
 from tests.browser.conftest import Visit
 
-WIDTH, HEIGHT, LINE = 1080, 675, 45  # pixels of a frame, and of the line of words below it
-SECONDS, LARGEST = 120, 2_000_000  # of the whole walk; bytes
+WIDTH, HEIGHT, CAPTION_HEIGHT = 1080, 675, 45  # pixels of a frame and of its caption
+SECONDS, MAX_BYTES = 120, 2_000_000  # length of the tour; bytes
 INK, PAPER = "#ffffff", "#004b75"
+# position below the fixed header of the app
+SCROLL = """element => {
+  element.scrollIntoView();
+  document.querySelector('[data-testid=stMain]').scrollBy(0, -80);
+}"""
 
 
 @dataclass(kw_only=True)
 class Tour:
-    """Frames with a line of words each."""
+    """Frames with a caption each."""
 
     visit: Visit
     frames: list[Image.Image] = field(default_factory=list)
 
-    def frame(self, words: str, top: str = "") -> None:
-        """Keep what is in the window, once a text stands at its top."""
+    def add_frame(self, words: str, top: str = "") -> None:
+        """Add the window, scrolled to a text, as a frame."""
         self.visit.settle()
         if top:
-            self.visit.page.get_by_test_id("stMain").get_by_text(top).first.evaluate(
-                "found => { found.scrollIntoView(); document.querySelector('[data-testid=stMain]').scrollBy(0, -80); }"
-            )
+            self.visit.page.get_by_test_id("stMain").get_by_text(top).first.evaluate(SCROLL)
             self.visit.page.mouse.move(0, 0)
             self.visit.settle()
         seen = Image.open(BytesIO(self.visit.page.screenshot())).convert("RGB").resize((WIDTH, HEIGHT), Image.LANCZOS)
-        image = Image.new("RGB", (WIDTH, HEIGHT + LINE), PAPER)
+        image = Image.new("RGB", (WIDTH, HEIGHT + CAPTION_HEIGHT), PAPER)
         image.paste(seen, (0, 0))
         ImageDraw.Draw(image).text((16, HEIGHT + 10), words, INK, ImageFont.load_default(size=21))
         self.frames.append(image)
 
     def go(self, page: str) -> None:
-        """Open another page by the sidebar, where nothing that was chosen is lost."""
+        """Open another page by the sidebar, in the same session."""
         with self.visit.run():
             self.visit.page.get_by_test_id("stSidebarNav").get_by_role("link", name=page).click()
 
     def walk(self) -> None:
-        """All the way from Start to a rehearsal, with a lesson at the end."""
+        """Visit the pages from Start to Guide."""
         self.visit.open("")
-        self.frame("Start: a demo, your own schema, or a lesson; counts with noise come out, and intervals.")
+        self.add_frame("Start: a demo, your own schema, or a lesson; counts with noise come out, and intervals.")
         self.visit.press("Try a demo")
-        self.visit.sees("Typical error")
-        self.frame("Preview: how exact every answer will be, before a record is read.")
+        self.visit.expect_text("Typical error")
+        self.add_frame("Preview: how exact every answer will be, before a record is read.")
         self.visit.choose("Map")
-        self.visit.sees("pair by pair")
-        self.frame("All pairs as a map, the least exact first; a click looks at one.")
+        self.visit.expect_text("pair by pair")
+        self.add_frame("All pairs as a map, the least exact first; a click looks at one.")
         self.go("Schema")
-        self.frame("Schema: what is publicly known of the columns. Records are never read for it.")
-        self.frame("How large every attribute is, and the table of all of them.", "At a glance")
+        self.add_frame("Schema: what is publicly known of the columns. Records are never read for it.")
+        self.add_frame("How large every attribute is, and the table of all of them.", "At a glance")
         self.go("Workload")
-        self.frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
-        self.frame("The groups of the workload, each with its weight.", "Groups of the workload")
+        self.add_frame("Workload: tables, ranges, conditions or SQL become groups of queries.")
+        self.add_frame("The groups of the workload, each with its weight.", "Groups of the workload")
         self.go("Compare")
-        self.frame("Compare: every mechanism on your own workload.")
-        self.visit.sees("Done: the results are below")
-        self.frame("Who wins, and how far everybody is from a bound that none can pass.", "What each is expected")
+        self.add_frame("Compare: every mechanism on your own workload.")
+        self.visit.expect_text("Done: the results are below")
+        self.add_frame("Who wins, and how far everybody is from a bound that none can pass.", "What each is expected")
         self.go("Coarse or fine")
-        self.frame("Coarse or fine: look at what two analyses share, then decide.")
+        self.add_frame("Coarse or fine: look at what two analyses share, then decide.")
         self.go("Release")
-        self.frame("Release: rehearse on simulated records first.")
+        self.add_frame("Release: rehearse on simulated records first.")
         self.visit.press("Rehearse", exact=True)
-        self.visit.sees("REHEARSAL on simulated")
-        self.frame("Truth and noisy answers side by side: only in a rehearsal.", "1. Rehearse")
+        self.visit.expect_text("REHEARSAL on simulated")
+        self.add_frame("Truth and noisy answers side by side: only in a rehearsal.", "1. Rehearse")
         self.go("Learn")
-        self.frame("Learn: ten lessons; each begins at step 0.", LESSONS[0].title)
+        self.add_frame("Learn: ten lessons; each begins at step 0.", LESSONS[0].title)
         for words in ("The average mark is the piece for the total.", "One piece more for each set of attributes."):
             self.visit.press("Next step")
-            self.frame(words, LESSONS[0].title)
+            self.add_frame(words, LESSONS[0].title)
         self.visit.choose(LESSONS[2].tab)
-        self.frame("Two strategies side by side: what they measure.", LESSONS[2].title)
+        self.add_frame("Two strategies side by side: what they measure.", LESSONS[2].title)
         self.visit.open("learn?lesson=7&answers=16")
-        self.frame("Sixteen exact answers give sixteen people away.", LESSONS[6].title)
+        self.add_frame("Sixteen exact answers give sixteen people away.", LESSONS[6].title)
         self.visit.press("Next step")
-        self.frame("The same answers with noise: the same attack fails.", LESSONS[6].title)
-        self.frame("Three questions, checked at once; an instructor view, and a handout to print.", "1. Why does")
+        self.add_frame("The same answers with noise: the same attack fails.", LESSONS[6].title)
+        self.add_frame("Three questions, checked at once; an instructor view, and a handout to print.", "1. Why does")
         self.go("Guide")
-        self.frame("Guide: what to do, by task, in the studio and as Python.")
+        self.add_frame("Guide: what to do, by task, in the studio and as Python.")
 
     def save(self, file: Path) -> int:
-        """Write the frames as one picture of at most `LARGEST` bytes; return its size."""
+        """Write the frames as one picture of at most MAX_BYTES; return its size in bytes."""
         for quality in (80, 65, 50, 35):
             target = BytesIO()
             each = 1000 * SECONDS // len(self.frames)
@@ -94,7 +97,7 @@ class Tour:
             first.save(
                 target, "WEBP", save_all=True, append_images=rest, duration=each, loop=0, quality=quality, method=4
             )
-            if target.tell() < LARGEST:
+            if target.tell() < MAX_BYTES:
                 break
         file.write_bytes(target.getvalue())
         return target.tell()

@@ -27,8 +27,8 @@ from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.server.client import opened
-from tests.server.serving import ROOT, serving
+from tests.server.client import open_client
+from tests.server.serving import ROOT, run_server
 from tests.waiting import CEILING
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -155,16 +155,16 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
     """Start the app of these packages, open a page and run a task in a worker."""
     schema = Schema.from_json((ROOT / "demo_data" / "survey.json").read_bytes())
     studio = Studio(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
-    with serving(folder, start=start, **environment) as server:
+    with run_server(folder, start=start, **environment) as server:
         with pytest.raises(HTTPError, match="403"):
             urlopen(server.url, timeout=CEILING)
-        page = opened(server)
-        session = next(message.new_session for message in page.told if message.WhichOneof("type") == "new_session")
+        page = open_client(server)
+        session = next(message.new_session for message in page.messages if message.WhichOneof("type") == "new_session")
         assert Path(session.main_script_path) == packages / APP / "app.py"
         assert session.custom_theme.base_radius == "small"
         assert "Election survey 1996" in page.text
         page.close()
-        page = opened(server, "release", f"plan={link.packed(studio)}")
+        page = open_client(server, "release", f"plan={link.packed(studio)}")
         # runs in a worker process, which has to import the packages, too
         page.press("rehearse").until("REHEARSAL on simulated")
         page.close()

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from tests.isolation.campaign import campaign, environment, left_behind
-from tests.server.serving import serving
+from tests.server.serving import run_server
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -22,11 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
         folder, state = Path(place) / "office", Path(place) / "state"
         folder.mkdir()
         variables, places = environment(state)
-        with serving(folder, DP_WORKBENCH_FOLDERS="", **variables) as server:
+        with run_server(folder, DP_WORKBENCH_FOLDERS="", **variables) as server:
             leaks = campaign(server, folder, places, actions=args.actions, rows=args.rows, seed=args.seed)
         # the server has stopped and removed its private folder
         leaks += [line for path in places for line in left_behind(path, at_end=True)]
-        leaks += server.strangers()
+        leaks += server.outside_hosts()
     print(*leaks, f"{args.actions} actions in turn, {args.rows:,} rows each: {len(leaks)} leaks", sep="\n")
     return 1 if leaks else 0
 

@@ -24,8 +24,8 @@ from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.server.client import Client, opened
-from tests.server.serving import Served
+from tests.server.client import Client, open_client
+from tests.server.serving import RunningServer
 from tests.server.uploading import upload
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
@@ -39,7 +39,7 @@ class Person:
     """A user with records, ledger, browser, open page and all responses received."""
 
     name: str
-    server: Served
+    server: RunningServer
     folder: Path
     rows: int
     table: bytes
@@ -49,7 +49,7 @@ class Person:
     answers: dict[str, list[bytes]] = field(default_factory=dict)
 
     @classmethod
-    def arrive(cls, name: str, server: Served, folder: Path, rows: int) -> Person:
+    def arrive(cls, name: str, server: RunningServer, folder: Path, rows: int) -> Person:
         """Write records and ledger, and open the Release page."""
         frame = synthetic(SCHEMA, rows, seed=5).assign(remark=[f"canary{name}q{i}" for i in range(rows)])
         frame["c"] = frame["c"].astype(str)
@@ -62,9 +62,9 @@ class Person:
         return cls(name=name, server=server, folder=folder, rows=rows, table=table, page=page)
 
     @staticmethod
-    def opened(name: str, server: Served, query: str) -> Client:
+    def opened(name: str, server: RunningServer, query: str) -> Client:
         """Open a session in the browser of this person."""
-        return opened(server, "release", query, cookie=f"{server.cookie}; workbench-browser=browser-{name}")
+        return open_client(server, "release", query, cookie=f"{server.cookie}; workbench-browser=browser-{name}")
 
     @property
     def book(self) -> Ledger:
@@ -84,8 +84,8 @@ class Person:
 
     def collect(self) -> None:
         """Collect the responses since the last call."""
-        self.received += self.page.everything
-        self.page.everything.clear()
+        self.received += self.page.received
+        self.page.received.clear()
         self.addresses.add(self.page.query)
 
     def prepare(self) -> Client:
@@ -101,7 +101,7 @@ class Person:
     def release(self) -> None:
         """Release; confirm the repetition if there was a release before."""
         page, spent = self.prepare(), len(self.book.rows())
-        again = [name for name in self.page.drawn if "-again_" in name]
+        again = [name for name in self.page.drawn_ids if "-again_" in name]
         if again:
             page.states[again[0]] = {"bool_value": True}
             page.run()
@@ -109,14 +109,14 @@ class Person:
         page.until("Released for")
         assert len(self.book.rows()) == spent + 2
         # the releasing person must receive the marks, or the search would detect nothing
-        marks, received = self.marks, b"".join([*self.received, *page.everything])
+        marks, received = self.marks, b"".join([*self.received, *page.received])
         assert all(mark in received for mark in marks[2:][-2:]), "the answers were sent in another form"
         assert marks[0] in received
 
     def check(self) -> None:
         """Check the records, which shows exact numbers to this session only."""
         page = self.prepare()
-        again = [name for name in page.drawn if "-again_" in name]
+        again = [name for name in page.drawn_ids if "-again_" in name]
         if again:
             page.states[again[0]] = {"bool_value": True}
             page.run()
@@ -131,7 +131,7 @@ class Person:
     def browse(self) -> None:
         """View the answers."""
         page = self.prepare()
-        if any("release_result_view" in name for name in page.drawn):
+        if any("release_result_view" in name for name in page.drawn_ids):
             page.set("release_result_view", string_value="Download").set("release_result_view", string_value="Answers")
 
     def rehearse(self) -> None:
@@ -153,12 +153,12 @@ class Person:
     def follow(self, other: Person) -> None:
         """Open the current address of the other person."""
         page = self.opened(self.name, self.server, other.page.query)
-        self.received += page.everything
+        self.received += page.received
         page.close()
 
 
 def find_leaks(
-    people: tuple[Person, Person], server: Served, places: list[Path], *, at_end: bool = False
+    people: tuple[Person, Person], server: RunningServer, places: list[Path], *, at_end: bool = False
 ) -> Iterator[str]:
     """Yield the leaks to the other person or to a shared place since the last call."""
     for person, other in (people, people[::-1]):
@@ -195,7 +195,9 @@ def left_behind(place: Path, *, at_end: bool) -> Iterator[str]:
             yield f"the file name {file.name} contains a private name"
 
 
-def campaign(server: Served, folder: Path, places: list[Path], *, actions: int, rows: int, seed: int) -> list[str]:
+def campaign(
+    server: RunningServer, folder: Path, places: list[Path], *, actions: int, rows: int, seed: int
+) -> list[str]:
     """Let two people with neighbouring tables act in turn at random; return all leaks.
 
     Parameters

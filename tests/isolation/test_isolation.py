@@ -8,29 +8,29 @@ from pathlib import Path
 import pytest
 
 from tests.isolation.campaign import Person, campaign, left_behind
-from tests.server.client import opened
-from tests.server.serving import Served
+from tests.server.client import open_client
+from tests.server.serving import RunningServer
 
 
-def places(served: Served) -> list[Path]:
+def places(served: RunningServer) -> list[Path]:
     return [served.sink.parent / "settings", Path(os.environ["DP_WORKBENCH_CACHE"])]
 
 
-def folder(served: Served, name: str) -> Path:
+def folder(served: RunningServer, name: str) -> Path:
     path = served.sink.parent / name
     path.mkdir()
     return path
 
 
-def test_campaign_with_separate_browsers_reports_no_leak(server: Served) -> None:
+def test_campaign_with_separate_browsers_reports_no_leak(server: RunningServer) -> None:
     assert campaign(server, folder(server, "separate"), places(server), actions=7, rows=400, seed=92) == []
 
 
-def test_campaign_with_shared_browser_reports_leak(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_campaign_with_shared_browser_reports_leak(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     # one browser for both, so that each session lists the ledgers of the other
     shared = f"{server.cookie}; workbench-browser=shared"
     monkeypatch.setattr(
-        Person, "opened", staticmethod(lambda _, served, query: opened(served, "release", query, shared))
+        Person, "opened", staticmethod(lambda _, served, query: open_client(served, "release", query, shared))
     )
     assert "b received b'canaryaq'" in campaign(
         server, folder(server, "shared"), places(server), actions=2, rows=400, seed=1

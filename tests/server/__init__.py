@@ -1,1 +1,1 @@
-"""The app as it runs: a real server, its processes and its files, driven over HTTP and WebSocket."""
+"""Tests of a running server over HTTP and WebSocket."""

@@ -1,7 +1,4 @@
-"""A page of the app without a browser: the messages that a browser would send over the WebSocket, and what comes back.
-
-Widgets are found by their keys, which Streamlit puts at the end of their ids.
-"""
+"""WebSocket client of the app, which exchanges the messages of a browser page."""
 
 from __future__ import annotations
 
@@ -15,34 +12,34 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 from websockets.sync.client import ClientConnection, connect
 
-from tests.server.serving import Served
+from tests.server.serving import RunningServer
 from tests.waiting import CEILING, until
 
 
 @dataclass(kw_only=True)
 class Client:
-    """One session, its state of widgets, and what it was told since its last action."""
+    """One session: state of its widgets, and messages since its last action."""
 
-    way: AbstractContextManager[ClientConnection]
-    line: ClientConnection
+    connector: AbstractContextManager[ClientConnection]
+    connection: ClientConnection
     page: str = ""
     query: str = ""
     session: str = ""
     states: dict[str, dict[str, Any]] = field(default_factory=dict)
-    told: list[ForwardMsg] = field(default_factory=list)
+    messages: list[ForwardMsg] = field(default_factory=list)
     elements: dict[str, Any] = field(default_factory=dict)
-    everything: list[bytes] = field(default_factory=list)
-    pages: dict[str, str] = field(default_factory=dict)  # the script of every page
+    received: list[bytes] = field(default_factory=list)
+    pages: dict[str, str] = field(default_factory=dict)  # script hash by page
     seconds: float = 0.0
-    first: float = 0.0  # seconds until something was drawn
-    size: int = 0  # bytes that came back
+    first_seconds: float = 0.0  # until the first element
+    size: int = 0  # received bytes
 
     def run(self, **trigger: Any) -> Client:
-        """Ask for a run with the present widgets, and hear what comes of it until the script is at rest."""
-        return self.ask(self.message(**trigger))
+        """Run the script with the present widgets and receive its messages."""
+        return self.send(self.message(**trigger))
 
     def message(self, **trigger: Any) -> BackMsg:
-        """What asks for a run with the present widgets."""
+        """Return the message that requests a run with the present widgets."""
         message = BackMsg()
         state = message.rerun_script
         state.query_string, state.page_name = self.query, self.page
@@ -53,22 +50,22 @@ class Client:
             state.widget_states.widgets.add(id=self.id_of(name), **value)
         return message
 
-    def ask(self, message: BackMsg, *at_once: BackMsg) -> Client:
-        """Send a message, and others right behind it, and hear what comes of it."""
+    def send(self, message: BackMsg, *at_once: BackMsg) -> Client:
+        """Send messages without delay and receive the messages of one run."""
         start = time.monotonic()
-        self.told, self.size, self.first = [], 0, 0.0
+        self.messages, self.size, self.first_seconds = [], 0, 0.0
         for one in (message, *at_once):
-            self.line.send(one.SerializeToString())
+            self.connection.send(one.SerializeToString())
         running = 1
         while running:
-            content = self.line.recv(timeout=CEILING)
+            content = self.connection.recv(timeout=CEILING)
             self.size += len(content)
-            self.everything.append(content)
+            self.received.append(content)
             reply = ForwardMsg.FromString(content)
             kind = reply.WhichOneof("type")
             if kind == "delta":
-                self.first = self.first or time.monotonic() - start
-                self._note(reply)
+                self.first_seconds = self.first_seconds or time.monotonic() - start
+                self._store_element(reply)
             elif kind == "navigation":
                 self.pages = {page.url_pathname: page.page_script_hash for page in reply.navigation.app_pages}
             elif kind == "new_session":
@@ -77,32 +74,32 @@ class Client:
                 self.query = reply.page_info_changed.query_string
             elif kind == "script_finished" and reply.script_finished != ForwardMsg.FINISHED_EARLY_FOR_RERUN:
                 running -= 1
-            self.told.append(reply)
+            self.messages.append(reply)
         self.seconds = time.monotonic() - start
         return self
 
-    def hear(self, kind: str) -> Any:
+    def receive(self, kind: str) -> Any:
         """Wait for one kind of message."""
         while True:
-            reply = ForwardMsg.FromString(self.line.recv(timeout=CEILING))
+            reply = ForwardMsg.FromString(self.connection.recv(timeout=CEILING))
             if reply.WhichOneof("type") == kind:
                 return getattr(reply, kind)
 
     def file(self, key: str) -> str:
-        """The address of the file behind a download button, which is made when this session asks for it."""
+        """Return the address of the file of a download button, which is created on request."""
         request = BackMsg()
         request.backend_operation_request.request_id = key
         request.backend_operation_request.session_id = self.session
         request.backend_operation_request.deferred_file.file_id = self.elements[self.id_of(key)].deferred_file_id
-        self.line.send(request.SerializeToString())
-        return str(self.hear("backend_operation_response").deferred_file.url)
+        self.connection.send(request.SerializeToString())
+        return str(self.receive("backend_operation_response").deferred_file.url)
 
     @property
-    def drawn(self) -> list[str]:
-        """The ids of what the last action drew."""
+    def drawn_ids(self) -> list[str]:
+        """The ids of elements that the last action drew."""
         return re.findall(r'id: "([^"]+)"', self.text)
 
-    def _note(self, message: ForwardMsg) -> None:
+    def _store_element(self, message: ForwardMsg) -> None:
         kind = message.delta.WhichOneof("type")
         if kind == "new_element":
             name = message.delta.new_element.WhichOneof("type")
@@ -117,29 +114,28 @@ class Client:
             self.elements[name] = element
 
     def id_of(self, key: str) -> str:
-        """The id of the widget with this key that was drawn last."""
+        """Return the id of the widget with this key that was drawn last."""
         ids = [name for name in self.elements if name.endswith(f"-{key}")]
         assert ids, (key, sorted(self.elements))
         return ids[-1]
 
     def has(self, key: str) -> bool:
-        """Whether a widget of this key was drawn."""
+        """Return whether a widget with this key was drawn."""
         return any(name.endswith(f"-{key}") for name in self.elements)
 
-    def awaited(self, key: str) -> Client:
-        """Run until a widget of this key was drawn: on a busy machine a plan comes later than its page."""
+    def wait_for_widget(self, key: str) -> Client:
+        """Run until a widget with this key is drawn; plans may arrive after their page."""
         if not self.has(key):
             until(lambda: self.has(key), step=self.run, words=lambda: self.text[-3000:])
         return self
 
     def set(self, key: str, **value: Any) -> Client:
-        """Give a widget a value, such as string_value="x", and run."""
-        self.states[self.awaited(key).id_of(key)] = value
+        """Set a widget to a value, such as string_value="x", and run."""
+        self.states[self.wait_for_widget(key).id_of(key)] = value
         return self.run()
 
     def press(self, key: str) -> Client:
-        """Press a button."""
-        return self.awaited(key).run(**{key: {"trigger_value": True}})
+        return self.wait_for_widget(key).run(**{key: {"trigger_value": True}})
 
     def go(self, page: str) -> Client:
         """Open another page of the same session."""
@@ -148,29 +144,28 @@ class Client:
 
     @property
     def text(self) -> str:
-        """Everything that the last action drew, as text."""
-        return " ".join(str(message.delta) for message in self.told if message.WhichOneof("type") == "delta").replace(
-            "\\", ""
-        )
+        """The elements that the last action drew, as text."""
+        return " ".join(
+            str(message.delta) for message in self.messages if message.WhichOneof("type") == "delta"
+        ).replace("\\", "")
 
     def until(self, word: str, seconds: float = CEILING) -> Client:
         """Run until a text is drawn."""
         end = time.monotonic() + seconds
         while word not in self.text:
             assert time.monotonic() < end, self.text[-3000:]
-            time.sleep(0.5)  # a run costs more than most of what is waited for
+            time.sleep(0.5)  # runs are slow
             self.run()
         return self
 
     def close(self) -> None:
-        """Close the page."""
-        self.way.__exit__(None, None, None)
+        self.connector.__exit__(None, None, None)
 
 
-def opened(server: Served, page: str = "", query: str = "", cookie: str = "") -> Client:
-    """A new session on a page."""
+def open_client(server: RunningServer, page: str = "", query: str = "", cookie: str = "") -> Client:
+    """Open a new session on a page."""
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie or server.cookie}
     limits = {"max_size": None, "open_timeout": CEILING}
     way = connect(place, origin=server.url, additional_headers=headers, subprotocols=["streamlit"], **limits)
-    return Client(way=way, line=way.__enter__(), page=page, query=query).run()
+    return Client(connector=way, connection=way.__enter__(), page=page, query=query).run()

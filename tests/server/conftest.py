@@ -1,4 +1,4 @@
-"""One server for the tests that need none of their own."""
+"""Server that most server tests share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.serving import Served, serving
+from tests.server.serving import RunningServer, run_server
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The app, which may not have asked for anything outside this machine at the end."""
-    # a page that is closed is over after a second, not after the time that people need to come back
-    with serving(tmp_path_factory.mktemp("server"), "--server.disconnectedSessionTTL", "1") as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Run the app; fail at the end if it connected to another machine."""
+    # sessions end one second after their page is closed
+    with run_server(tmp_path_factory.mktemp("server"), "--server.disconnectedSessionTTL", "1") as running:
         yield running
-    assert running.strangers() == []
+    assert running.outside_hosts() == []

@@ -1,4 +1,4 @@
-"""A real server on a free port, started as a person would start it."""
+"""Context manager that runs the app on a free port."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ import pytest
 from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
-START = (sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"))
-# Python starts this in the server and in every worker: it notes each address that is connected to, asked or sent to
-SINK = """
+START_COMMAND = (sys.executable, "-m", "streamlit", "run", str(ROOT / "app.py"))
+# Python runs this in the server and its workers: it logs the addresses of outside connections and lookups
+AUDIT_HOOK = """
 import os, sys
 def note(event, arguments):
     if event in ("socket.connect", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname"):
@@ -39,8 +39,8 @@ sys.addaudithook(note)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
-    """A running server: where it is, the address that it printed, its process, and what it wrote."""
+class RunningServer:
+    """A running server: URL, printed address, process, output and connection log."""
 
     url: str
     address: str
@@ -50,32 +50,34 @@ class Served:
 
     @property
     def token(self) -> str:
-        """The key in the printed address."""
+        """The access key in the printed address."""
         return self.address.partition("token=")[2]
 
     @cached_property
     def cookie(self) -> str:
-        """The header that the printed address is exchanged for."""
+        """The cookie that the server sets for the printed address."""
         with urllib.request.urlopen(self.address, timeout=CEILING) as answer:
             return answer.headers["Set-Cookie"].partition(";")[0]
 
-    def strangers(self) -> list[str]:
-        """Whatever outside this machine the server or its workers asked for."""
+    def outside_hosts(self) -> list[str]:
+        """Return the connections of the server and its workers to other machines."""
         return self.sink.read_text(encoding="utf-8").splitlines() if self.sink.exists() else []
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
 @contextmanager
-def serving(folder: Path, *options: str, start: Sequence[str] = START, **environment: str) -> Iterator[Served]:
-    """Start the app, wait until it prints its address, and end it; it keeps its settings and its sink in `folder`."""
+def run_server(
+    folder: Path, *options: str, start: Sequence[str] = START_COMMAND, **environment: str
+) -> Iterator[RunningServer]:
+    """Start the app in `folder`, wait for its printed address, and stop it at the end."""
     port, sink = free_port(), folder / "sink.txt"
-    (folder / "sitecustomize.py").write_text(SINK, encoding="utf-8")
+    (folder / "sitecustomize.py").write_text(AUDIT_HOOK, encoding="utf-8")
     variables = {key: value for key, value in os.environ.items() if not key.startswith("STREAMLIT_")}
     paths = os.pathsep.join([str(folder), *([variables["PYTHONPATH"]] if "PYTHONPATH" in variables else [])])
     variables |= {"PYTHONPATH": paths, "SINK_FILE": str(sink), "DP_WORKBENCH_SETTINGS": str(folder / "settings")}
@@ -105,7 +107,7 @@ def serving(folder: Path, *options: str, start: Sequence[str] = START, **environ
         if not address:
             pytest.fail(f"the server ended: {''.join(lines)[-2000:]}")
         _wait_for(address)
-        yield Served(url=f"http://127.0.0.1:{port}", address=address, process=process, lines=lines, sink=sink)
+        yield RunningServer(url=f"http://127.0.0.1:{port}", address=address, process=process, lines=lines, sink=sink)
     finally:
         process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""Only the person who was given the printed address drives the server: hosts, origins, keys, frames, sink."""
+"""Access control: hosts, origins, keys, cookies, frames and connections."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from websockets.sync.client import connect
 
 from pages.parts.shell.frame import PAGES
 from pages.parts.shell.guard import LOOPBACK, start_token
-from tests.server.serving import ROOT, Served, free_port
+from tests.server.serving import ROOT, RunningServer, free_port
 from tests.waiting import CEILING, until
 
-STREAMLIT = ("/", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
-PATHS = (*STREAMLIT, *(f"/{Path(page.file).stem}" for page in PAGES))
-FOREIGN = (
+STREAMLIT_PATHS = ("/", "/_stcore/health", "/_stcore/metrics", "/_stcore/host-config", "/static/x.js", "/media/x")
+PATHS = (*STREAMLIT_PATHS, *(f"/{Path(page.file).stem}" for page in PAGES))
+FOREIGN_ORIGINS = (
     "http://127.0.0.1:9",
     "http://localhost:9",
     "https://localhost",
@@ -32,8 +32,8 @@ FOREIGN = (
 )
 
 
-def ask(server: Served, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    """One request with exactly these headers and the server's own Host, unless another is given."""
+def send_request(server: RunningServer, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
+    """Send a request with exactly these headers; the default Host is that of the server."""
     fields = {"Host": server.url.removeprefix("http://")} | {k.replace("_", "-"): v for k, v in headers.items()}
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -43,14 +43,13 @@ def ask(server: Served, path: str, method: str = "GET", **headers: str) -> http.
     return line.getresponse()
 
 
-def stream(server: Served, *, origin: str | None, cookie: str = "", host: str = "") -> bool:
-    """Whether the WebSocket opens."""
+def opens_websocket(server: RunningServer, *, origin: str | None, cookie: str = "", host: str = "") -> bool:
     place = server.url.replace("http", "ws") + "/_stcore/stream"
     headers = {"Cookie": cookie} if cookie else {}
-    if host:  # the client names the host of its address; another one needs a raw request
+    if host:  # another host needs a raw request
         upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec_WebSocket_Version": "13"}
         key = {"Sec_WebSocket_Key": "dGhlIHNhbXBsZSBub25jZQ==", "Origin": f"http://{host}", "Cookie": cookie}
-        return ask(server, "/_stcore/stream", Host=host, **upgrade, **key).status == 101
+        return send_request(server, "/_stcore/stream", Host=host, **upgrade, **key).status == 101
     try:
         options = {"additional_headers": headers, "subprotocols": ["streamlit"], "open_timeout": CEILING}
         with connect(place, origin=origin, **options):
@@ -60,16 +59,16 @@ def stream(server: Served, *, origin: str | None, cookie: str = "", host: str = 
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_requests_without_key_are_refused(server: Served, path: str) -> None:
+def test_requests_without_key_are_refused(server: RunningServer, path: str) -> None:
     for headers in ({}, {"Cookie": f"{server.cookie}x"}, {"Authorization": "Bearer x"}):
-        answer = ask(server, path, **headers)
+        answer = send_request(server, path, **headers)
         assert answer.status == 403
         assert server.token not in answer.read().decode()
-    assert ask(server, f"{path}?token={server.token}x").status == 403
+    assert send_request(server, f"{path}?token={server.token}x").status == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_foreign_host_or_origin_is_refused_with_key(server: Served, path: str) -> None:
+def test_foreign_host_or_origin_is_refused_with_key(server: RunningServer, path: str) -> None:
     headers = {"Cookie": server.cookie}
     port = server.url.rpartition(":")[2]
     for host in (
@@ -86,82 +85,82 @@ def test_foreign_host_or_origin_is_refused_with_key(server: Served, path: str) -
         f"127.0.0.1:0{port}",
         "",
     ):
-        assert ask(server, path, Host=host, **headers).status in (400, 403)
-    for origin in FOREIGN:
-        assert ask(server, path, Origin=origin, **headers).status == 403
+        assert send_request(server, path, Host=host, **headers).status in (400, 403)
+    for origin in FOREIGN_ORIGINS:
+        assert send_request(server, path, Origin=origin, **headers).status == 403
     for kind in ("cross-site", "same-site"):
-        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **headers).status == 403
-        assert ask(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **headers).status == 403
-    assert ask(server, path, "POST", **headers).status == 403
+        assert send_request(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="iframe", **headers).status == 403
+        assert send_request(server, path, Sec_Fetch_Site=kind, Sec_Fetch_Dest="script", **headers).status == 403
+    assert send_request(server, path, "POST", **headers).status == 403
 
 
-def test_printed_address_is_exchanged_for_strict_cookie(server: Served) -> None:
-    answer = ask(server, f"/release?plan=x%22y&token={server.token}")
+def test_printed_address_is_exchanged_for_strict_cookie(server: RunningServer) -> None:
+    answer = send_request(server, f"/release?plan=x%22y&token={server.token}")
     cookie = answer.headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=strict", "Path=/"} <= {part.strip() for part in cookie.split(";")}
     text = answer.read().decode()
     assert 'url=/release?plan=x%22y"' in text
     assert server.token not in text
-    assert ask(server, "/", Cookie=server.cookie).status == 200
-    assert ask(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status == 200
-    elsewhere = ask(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
+    assert send_request(server, "/", Cookie=server.cookie).status == 200
+    assert send_request(server, "/_stcore/health", Authorization=f"Bearer {server.token}").status == 200
+    elsewhere = send_request(server, f"//example.com/%0d%0aX:1?token={server.token}").read().decode()
     assert "url=/example.com/%0D%0AX%3A1" in elsewhere
 
 
 @pytest.mark.parametrize("odd", ['a={"b": 1}', "two words=1", "\xe9=\xfc", "=", "workbench=x, y", "{name}=another"])
-def test_cookies_of_other_programs_do_not_block_access(server: Served, odd: str) -> None:
+def test_cookies_of_other_programs_do_not_block_access(server: RunningServer, odd: str) -> None:
     odd = odd.replace("{name}", server.cookie.partition("=")[0])
     for both in (f"{odd}; {server.cookie}", f"{server.cookie}; {odd}"):
-        assert ask(server, "/_stcore/health", Cookie=both).status == 200
-    assert ask(server, "/_stcore/health", Cookie=odd).status == 403
+        assert send_request(server, "/_stcore/health", Cookie=both).status == 200
+    assert send_request(server, "/_stcore/health", Cookie=odd).status == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_responses_forbid_frames_and_type_guessing(server: Served, path: str) -> None:
+def test_responses_forbid_frames_and_type_guessing(server: RunningServer, path: str) -> None:
     for headers in ({}, {"Cookie": server.cookie}):
-        response = ask(server, path, **headers).headers
+        response = send_request(server, path, **headers).headers
         assert "frame-ancestors 'none'" in response["Content-Security-Policy"]
         assert "default-src 'self'" in response["Content-Security-Policy"]
         assert response.get_all("X-Content-Type-Options") == ["nosniff"]
         assert response.get_all("Referrer-Policy") == ["no-referrer"]
 
 
-def test_websocket_opens_only_for_its_origin(server: Served) -> None:
-    assert stream(server, origin=server.url, cookie=server.cookie)
-    assert not stream(server, origin=server.url)
-    assert not stream(server, origin=server.url, cookie=f"{server.cookie}x")
-    assert not stream(server, origin=None, cookie=server.cookie)
-    assert not stream(server, origin=None, cookie=server.cookie, host="example.com")
-    for origin in FOREIGN:
-        assert not stream(server, origin=origin, cookie=server.cookie)
+def test_websocket_opens_only_for_its_origin(server: RunningServer) -> None:
+    assert opens_websocket(server, origin=server.url, cookie=server.cookie)
+    assert not opens_websocket(server, origin=server.url)
+    assert not opens_websocket(server, origin=server.url, cookie=f"{server.cookie}x")
+    assert not opens_websocket(server, origin=None, cookie=server.cookie)
+    assert not opens_websocket(server, origin=None, cookie=server.cookie, host="example.com")
+    for origin in FOREIGN_ORIGINS:
+        assert not opens_websocket(server, origin=origin, cookie=server.cookie)
 
 
-def test_foreign_origins_cause_no_outside_requests(server: Served) -> None:
-    for origin in FOREIGN * 3:
+def test_foreign_origins_cause_no_outside_requests(server: RunningServer) -> None:
+    for origin in FOREIGN_ORIGINS * 3:
         for cookie in ("", server.cookie):
-            stream(server, origin=origin, cookie=cookie)
-            ask(server, "/_stcore/host-config", Origin=origin, Cookie=cookie)
-            ask(server, "/_stcore/upload_file/a/b", "PUT", Origin=origin, Cookie=cookie)
-    ask(server, "/_stcore/upload_file/a/b", "PUT", Origin=server.url, Cookie=server.cookie)
-    assert server.strangers() == []
+            opens_websocket(server, origin=origin, cookie=cookie)
+            send_request(server, "/_stcore/host-config", Origin=origin, Cookie=cookie)
+            send_request(server, "/_stcore/upload_file/a/b", "PUT", Origin=origin, Cookie=cookie)
+    send_request(server, "/_stcore/upload_file/a/b", "PUT", Origin=server.url, Cookie=server.cookie)
+    assert server.outside_hosts() == []
 
 
-def test_network_log_records_outside_connections(server: Served, tmp_path: Path) -> None:
+def test_network_log_records_outside_connections(server: RunningServer, tmp_path: Path) -> None:
     seen = replace(server, sink=tmp_path / "sink.txt")
     environment = {"PYTHONPATH": str(server.sink.parent), "SINK_FILE": str(seen.sink)}
     text = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(('192.0.2.1', 9))"
     subprocess.run([sys.executable, "-c", text], env=environment, check=False, capture_output=True)
-    assert seen.strangers() == ["socket.connect 192.0.2.1"]
+    assert seen.outside_hosts() == ["socket.connect 192.0.2.1"]
 
 
-OPEN = (
+NON_LOOPBACK = (
     ["--server.address", "0.0.0.0"],
     ["--server.address", "0.0.0.0", "--server.allowedHosts", "*"],
     ["--server.allowedHosts", "*.example.org"],
 )
 
 
-@pytest.mark.parametrize("options", OPEN)
+@pytest.mark.parametrize("options", NON_LOOPBACK)
 def test_token_without_loopback_hosts_is_refused(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(LOOPBACK) == set(config.get_option("server.allowedHosts"))
     settings = {"server.address": "127.0.0.1", "server.allowedHosts": list(LOOPBACK)}
@@ -172,7 +171,9 @@ def test_token_without_loopback_hosts_is_refused(options: list[str], monkeypatch
         start_token()
 
 
-@pytest.mark.parametrize("options", [OPEN[0], *(pytest.param(more, marks=pytest.mark.full) for more in OPEN[1:])])
+@pytest.mark.parametrize(
+    "options", [NON_LOOPBACK[0], *(pytest.param(more, marks=pytest.mark.full) for more in NON_LOOPBACK[1:])]
+)
 def test_server_start_without_loopback_hosts_fails(options: list[str]) -> None:
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(free_port()), *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=CEILING, check=False)
@@ -184,7 +185,7 @@ def test_server_start_without_loopback_hosts_fails(options: list[str]) -> None:
 def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
     token, named = "k" * 40, "workbench.example.org"
     options = ["--server.address", "127.0.0.2", "--server.allowedHosts", named.title()]
-    # the wait for the start asks for the printed address, which is that of the proxy: so it is awaited by hand
+    # run_server would wait for the printed address, which is that of the proxy
     port = free_port()
     command = [sys.executable, "-m", "streamlit", "run", "app.py", "--server.port", str(port), *options]
     environment = {"DP_WORKBENCH_TOKEN": token, "PATH": "", "HOME": str(tmp_path)}
@@ -203,7 +204,7 @@ def test_proxy_access_needs_named_host_and_key(tmp_path: Path) -> None:
                         statuses.append(answer.status)
                 except urllib.error.HTTPError as error:
                     statuses.append(error.code)
-                except OSError:  # not there yet
+                except OSError:  # not started yet
                     return False
                 return True
 

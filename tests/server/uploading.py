@@ -1,4 +1,4 @@
-"""Sending a file as the uploader of a page does."""
+"""Upload of a file by a WebSocket client."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import http.client
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
 from tests.server.client import Client
-from tests.server.serving import Served
+from tests.server.serving import RunningServer
 from tests.waiting import CEILING
 
 
-def upload(server: Served, page: Client, content: bytes) -> None:
+def upload(server: RunningServer, page: Client, content: bytes) -> None:
     """Send a file as the uploader of a page does."""
     ask = BackMsg()
     ask.file_urls_request.request_id = "r"
     ask.file_urls_request.file_names.append("records.csv")
-    page.line.send(ask.SerializeToString())
-    target = page.hear("file_urls_response").file_urls[0]
+    page.connection.send(ask.SerializeToString())
+    target = page.receive("file_urls_response").file_urls[0]
     line = http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=CEILING)
     line.request("GET", "/_stcore/host-config", headers={"Cookie": server.cookie})
     answer = line.getresponse()

@@ -9,7 +9,7 @@ import pytest
 from demo_data.make_synthetic import synthetic
 from engine.ledger import Ledger
 from engine.privacy import Budget
-from tests.app.coarse.given import SCHEMA
+from tests.app.coarse.sessions import SCHEMA
 
 
 @pytest.fixture

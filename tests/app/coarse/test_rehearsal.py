@@ -1,4 +1,4 @@
-"""The page Coarse or fine before any record is read: analyses, rule, rehearsal, and its Python."""
+"""Page Coarse or fine without records: analyses, rule, rehearsal and code."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ from engine.workload import Workload
 from pages.parts.coarse import choose
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.coarse.given import LOOK, SCHEMA, common_of, opened
-from tests.app.release.given import shown
+from tests.app.coarse.sessions import LOOK, SCHEMA, build_common_plan, open_page
+from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
 
 
 def test_coarse_page_without_schema_offers_example() -> None:
     session = Session().go("coarse")
-    assert "There is no schema yet" in session.said()
-    assert "shown here once there are two plans" in session.said()
+    assert "There is no schema yet" in session.text()
+    assert "shown here once there are two plans" in session.text()
     session.set(coarse_kind=choose.CENSUS)
-    assert "Choice 3: Age9, or Age23?" in session.said()
+    assert "Choice 3: Age9, or Age23?" in session.text()
     assert "schema = " in session.app.code[-1].value
     assert not session.errors()
     session.set(coarse_kind=choose.FILES)
-    assert "Open at least two plan files" in session.said()
+    assert "Open at least two plan files" in session.text()
     session.set(coarse_step=LOOK)
-    assert "A look needs the analyses above" in session.said()
+    assert "A look needs the analyses above" in session.text()
 
 
 def test_coarse_page_hides_explanations() -> None:
-    session = opened()
-    assert "the look is free" in session.said()
-    assert "Fix the rule before" in session.said()
+    session = open_page()
+    assert "the look is free" in session.text()
+    assert "Fix the rule before" in session.text()
     session.set(tutorial=False)
-    assert "the look is free" not in session.said()
-    assert "Fix the rule before" not in session.said()
+    assert "the look is free" not in session.text()
+    assert "Fix the rule before" not in session.text()
 
 
 def test_coarse_page_shows_shares_and_rule() -> None:
-    session, common = opened(), common_of()
-    assert f"{common.saved:.2%} of the largest pcost" in session.said()
-    assert "at least 5 standard errors" in session.said()
+    session, common = open_page(), build_common_plan()
+    assert f"{common.saved:.2%} of the largest pcost" in session.text()
+    assert "at least 5 standard errors" in session.text()
     session.set(coarse_snr=20.0, coarse_share=0.3)
-    assert "at least 20 standard errors" in session.said()
-    assert "at least 30% of its 9 cells" in session.said()
+    assert "at least 20 standard errors" in session.text()
+    assert "at least 30% of its 9 cells" in session.text()
 
 
 def test_coarse_page_invalid_options_show_errors() -> None:
-    session = opened()
+    session = open_page()
     key = next(m.key for m in session.app.multiselect if m.key.startswith("coarse_ways"))
     session.set(**{key: [2]})
     assert "Give at least two numbers" in session.errors()
@@ -63,65 +63,65 @@ def test_coarse_page_invalid_options_show_errors() -> None:
 def test_coarse_page_compares_workload_with_coarser_one() -> None:
     studio = Studio(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
     session = Session(plan=link.packed(studio)).go("coarse").set(coarse_kind=choose.COARSER)
-    assert "one attribute fewer" in session.said()
+    assert "one attribute fewer" in session.text()
     assert not session.errors()
     wait(session.press("coarse_rehearse"))
-    assert "asks for 50.0% of 13 cells" in session.said()
+    assert "asks for 50.0% of 13 cells" in session.text()
 
 
 def test_plan_files_are_options() -> None:
-    session = opened().set(coarse_kind=choose.FILES)
+    session = open_page().set(coarse_kind=choose.FILES)
     texts = {
         name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.workloads_by_way(SCHEMA, (2, 1)).items()
     }
-    assert "Open at least two plan files" in session.said()
+    assert "Open at least two plan files" in session.text()
     box = session.app.file_uploader(key="coarse_files")
     for name, text in texts.items():
         box.upload(f"{name}.json", text.encode(), "application/json")
     session.run(box)
-    assert f"{common_of().saved:.2%} of the largest pcost" in session.said()
+    assert f"{build_common_plan().saved:.2%} of the largest pcost" in session.text()
     assert "['1-way.json', '2-way.json']" in session.app.code[-1].value
     session.run(session.app.file_uploader(key="coarse_files").upload("bad.json", b"{}", "application/json"))
     assert session.errors()
-    assert "Open at least two plan files" in session.said()  # the plans of the earlier files are gone
+    assert "Open at least two plan files" in session.text()
 
 
 def test_rehearsal_look_and_rest_spend_nothing() -> None:
-    session = opened()
-    assert "Nothing rehearsed yet" in session.said()
+    session = open_page()
+    assert "Nothing rehearsed yet" in session.text()
     wait(session.press("coarse_rehearse"))
-    assert "REHEARSAL on simulated records" in session.said()
-    assert "2-way: at least" in session.said()
+    assert "REHEARSAL on simulated records" in session.text()
+    assert "2-way: at least" in session.text()
     session.set(coarse_rehearsed_0_view="How many stand out")
-    assert "How many cells stand out" in session.said()
+    assert "How many cells stand out" in session.text()
     session.set(coarse_rehearsed_0_view="Answers of the look")
-    assert list(shown(session, -1)) == ["query", "answer", "std", "low", "high"]
+    assert list(answers_on_page(session, -1)) == ["query", "answer", "std", "low", "high"]
     wait(session.press("coarse_rest_0"))
-    assert "Rehearsed answers of 2-way" in session.said()
-    table = shown(session, -1)
+    assert "Rehearsed answers of 2-way" in session.text()
+    table = answers_on_page(session, -1)
     assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
     expected = plan(Workload.all_ways(SCHEMA, ways=2, family="marginal"), Budget(pcost=0.4))
     np.testing.assert_allclose(table["std"], np.sqrt(expected.variances(worst_group(expected))), rtol=1e-6)
-    # a new look has new noise, so that the rest of the old one does not belong to it
+    # a new look draws new noise and removes the rest of the previous look
     wait(session.press("coarse_rehearse"))
-    assert "2-way: at least" in session.said()
-    assert "Rehearsed answers of 2-way" not in session.said()
+    assert "2-way: at least" in session.text()
+    assert "Rehearsed answers of 2-way" not in session.text()
 
 
 def test_rehearsal_below_threshold_shows_stop() -> None:
-    session = wait(opened().set(coarse_snr=1e5).press("coarse_rehearse"))
-    assert "Stop: at most" in session.said()
-    assert "The rule says to stop" in session.said()
+    session = wait(open_page().set(coarse_snr=1e5).press("coarse_rehearse"))
+    assert "Stop: at most" in session.text()
+    assert "The rule says to stop" in session.text()
 
 
 @pytest.mark.parametrize("kind", [choose.WAYS, choose.CENSUS])
 def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
-    session = opened().set(coarse_kind=kind)
+    session = open_page().set(coarse_kind=kind)
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert "the rule asks for 50.0%" in capsys.readouterr().out
     if kind == choose.WAYS:
-        common = common_of()
+        common = build_common_plan()
         assert names["common"].hash == common.hash
         assert names["rule"].rule == NestedPlanRule(common=common, share=0.5, snr=5.0).rule

@@ -1,4 +1,4 @@
-"""Look, decide, finish, resume for real: one of each however often it is asked for."""
+"""Page Coarse or fine with records: look, decision, rest and resumption."""
 
 from __future__ import annotations
 
@@ -19,185 +19,185 @@ from engine.workload import Schema
 from pages.parts.coarse import choose
 from pages.parts.coarse import stored as coarse_stored
 from pages.parts.jobs import work
-from tests.app.coarse.given import (
+from tests.app.coarse.sessions import (
     EARLIER,
     LOOK,
     SCHEMA,
-    button,
-    common_of,
-    decided,
-    finished,
-    kinds,
-    looked,
-    opened,
-    override,
-    radio,
-    ready,
-    spent,
+    build_common_plan,
+    enter_override,
+    find_button,
+    find_decision,
+    open_look_step,
+    open_page,
+    record_decision,
+    row_kinds,
+    run_finish,
+    run_look,
+    spent_pcosts,
 )
-from tests.app.release.given import answers, shown
+from tests.app.release.sessions import answers_of_worst_group, answers_on_page
 from tests.app.session import Session, wait
 
 
 def test_coarse_page_code_of_release_runs(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = ready(ledger, records).app.code[-1].value
+    script = open_look_step(ledger, records).app.code[-1].value
     monkeypatch.chdir(ledger.path.parent)
     names: dict = {}
     exec(script, names)
-    assert kinds(ledger) == ["spend", "saved", "note:decision", "spend", "saved"]
-    assert names["done"].plan.hash == common_of().options[1].hash
+    assert row_kinds(ledger) == ["spend", "saved", "note:decision", "spend", "saved"]
+    assert names["done"].plan.hash == build_common_plan().options[1].hash
 
 
 def test_look_without_confirmation_is_disabled(ledger: Ledger, records: Path) -> None:
-    session = ready(ledger, Path())
+    session = open_look_step(ledger, Path())
     session.set(records_path="")
-    assert button(session, "coarse_look").disabled
-    assert "choose the records first" in session.said()
+    assert find_button(session, "coarse_look").disabled
+    assert "choose the records first" in session.text()
     session.set(records_path=str(records))
     for typed in ("", "Office", "offic"):
         session.set(coarse_confirmation=typed)
-        assert button(session, "coarse_look").disabled
-    assert not button(session.set(coarse_confirmation="office"), "coarse_look").disabled
+        assert find_button(session, "coarse_look").disabled
+    assert not find_button(session.set(coarse_confirmation="office"), "coarse_look").disabled
     table = next(d.value for d in session.app.dataframe if "look (now)" in d.value)
     for look, rest, alone in zip(table["look (now)"], table["rest (later)"], table["this analysis alone"], strict=True):
         assert Decimal(look) + Decimal(rest) == Decimal(alone)
-    assert kinds(ledger) == []
+    assert row_kinds(ledger) == []
 
 
 def test_look_with_insufficient_budget_is_disabled(ledger: Ledger, records: Path) -> None:
-    session = ready(ledger, records, pcost=1.2, typed="office")
-    assert button(session, "coarse_look").disabled
-    assert "has 1 pcost left and at least 1.2 is needed to finish" in session.said()
+    session = open_look_step(ledger, records, pcost=1.2, confirmation="office")
+    assert find_button(session, "coarse_look").disabled
+    assert "has 1 pcost left and at least 1.2 is needed to finish" in session.text()
 
 
 def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) -> None:
-    common = common_of()
-    session, other = (ready(ledger, records, typed="office") for _ in range(2))
+    common = build_common_plan()
+    session, other = (open_look_step(ledger, records, confirmation="office") for _ in range(2))
     session.press("coarse_look")
     other.press("coarse_look")
     wait(session)
     wait(other)
-    assert kinds(ledger) == ["spend", "saved", "note:rule"]
-    assert "Looked at office" in session.said()
-    assert "Rows read 3,000 = counted 3,000 + left out 0" in session.said()
-    assert "2-way: at least" in session.said()
-    assert "(the rule's verdict)" in radio(session).options[1]
-    decided(session)
-    decided(other)
+    assert row_kinds(ledger) == ["spend", "saved", "note:rule"]
+    assert "Looked at office" in session.text()
+    assert "Rows read 3,000 = counted 3,000 + left out 0" in session.text()
+    assert "2-way: at least" in session.text()
+    assert "(the rule's verdict)" in find_decision(session).options[1]
+    record_decision(session)
+    record_decision(other)
     assert not other.errors()
-    assert kinds(ledger)[3:] == ["note:decision"]
-    assert "'2-way' was decided, as the rule says" in session.said()
+    assert row_kinds(ledger)[3:] == ["note:decision"]
+    assert "'2-way' was decided, as the rule says" in session.text()
     for one in (session, other):
         one.set(coarse_confirm_finish="office")
     session.press("coarse_finish")
     other.press("coarse_finish")
     wait(session)
     wait(other)
-    assert kinds(ledger)[4:] == ["spend", "saved"]
-    assert "exactly what this analysis alone costs" in session.said()
-    assert sum(spent(ledger)) == Decimal(repr(common.options[1].pcost))
-    assert f"{spent(ledger)[0]:f} + {spent(ledger)[1]:f}" in session.said()
+    assert row_kinds(ledger)[4:] == ["spend", "saved"]
+    assert "exactly what this analysis alone costs" in session.text()
+    assert sum(spent_pcosts(ledger)) == Decimal(repr(common.options[1].pcost))
+    assert f"{spent_pcosts(ledger)[0]:f} + {spent_pcosts(ledger)[1]:f}" in session.text()
     stored = stepwise.resume(ledger, stepwise.look_key(common, dataset="office")).finished
-    for one in (session, other, wait(ready(ledger, records))):
-        pd.testing.assert_frame_equal(shown(one, -1), answers(stored))
-    assert len(kinds(ledger)) == 6
+    for one in (session, other, wait(open_look_step(ledger, records))):
+        pd.testing.assert_frame_equal(answers_on_page(one, -1), answers_of_worst_group(stored))
+    assert len(row_kinds(ledger)) == 6
     session.set(coarse_again_1=True)
-    assert "Attempt 2 draws new noise" in session.said()
+    assert "Attempt 2 draws new noise" in session.text()
 
 
 def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: Path) -> None:
-    looked(ledger, records, snr=7.0)
-    # the next day: no analyses are chosen, and the rule on the page is another one
+    run_look(ledger, records, snr=7.0)
+    # a new session has no analyses, and the default rule on the page differs
     for job in list(work._JOBS):
         work.forget(job)
     session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
-    assert "One look at office waits:" in session.said()
+    assert "One look at office waits:" in session.text()
     session.press("coarse_waiting")
-    assert "One look at office waits:" not in session.said()  # it stands there itself
+    assert "One look at office waits:" not in session.text()
     assert next(e.label for e in session.app.expander) == "Steps 1 to 3, which are settled"
     assert "1-way or 2-way; waits for a decision" in " ".join(session.app.selectbox(key="coarse_open_1").options)
-    assert "share 0.5, ratio 7, safety margin 3" in session.said()
-    assert "above 7 standard errors" in session.said()
-    decided(session)
+    assert "share 0.5, ratio 7, safety margin 3" in session.text()
+    assert "above 7 standard errors" in session.text()
+    record_decision(session)
     (note,) = (row for row in Ledger(ledger.path).rows() if row.kind == "note:decision")
     assert '"snr": 7.0' in note.note
     assert "waits for the rest" in " ".join(session.app.selectbox(key="coarse_open_1").options)
     again = Session().go("coarse").set(coarse_step=EARLIER, ledger_path=str(ledger.path))
-    finished(again.set(records_path=str(records)))
-    assert "exactly what this analysis alone costs" in again.said()
+    run_finish(again.set(records_path=str(records)))
+    assert "exactly what this analysis alone costs" in again.text()
     assert "decided, finished" in " ".join(again.app.selectbox(key="coarse_open_1").options)
-    assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+    assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
 def test_decision_against_rule_requires_name_and_reason(ledger: Ledger, records: Path) -> None:
-    session = looked(ledger, records)
-    session.run(radio(session).set_value("1-way"))
-    assert button(session, "coarse_record_").disabled
-    override(session, "1-way", " ", "x")
-    assert button(session, "coarse_record_").disabled
-    decided(override(session, "1-way", "A. Reader", "totals matter most"))
-    assert "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.said()
-    finished(session)
-    assert "Finished with '1-way'" in session.said()
-    assert sum(spent(ledger)) == Decimal(repr(common_of().options[0].pcost))
+    session = run_look(ledger, records)
+    session.run(find_decision(session).set_value("1-way"))
+    assert find_button(session, "coarse_record_").disabled
+    enter_override(session, "1-way", " ", "x")
+    assert find_button(session, "coarse_record_").disabled
+    record_decision(enter_override(session, "1-way", "A. Reader", "totals matter most"))
+    assert "'1-way' was decided by A. Reader, against the rule (totals matter most)" in session.text()
+    run_finish(session)
+    assert "Finished with '1-way'" in session.text()
+    assert sum(spent_pcosts(ledger)) == Decimal(repr(build_common_plan().options[0].pcost))
 
 
 def test_stop_decision_can_be_replaced_by_option(ledger: Ledger, records: Path) -> None:
-    session = looked(ledger, records, snr=1e4)
-    assert "Stop: at most" in session.said()
-    decided(session)
-    assert "To stop was decided, as the rule says" in session.said()
-    assert "The look above is the release" in session.said()
-    assert len(spent(ledger)) == 1
+    session = run_look(ledger, records, snr=1e4)
+    assert "Stop: at most" in session.text()
+    record_decision(session)
+    assert "To stop was decided, as the rule says" in session.text()
+    assert "The look above is the release" in session.text()
+    assert len(spent_pcosts(ledger)) == 1
     assert "coarse_finish" not in [b.key for b in session.app.button]
-    decided(override(session, "2-way", "A. Reader", "asked for"))
-    assert "'2-way' was decided by A. Reader" in session.said()
-    finished(session)
-    assert kinds(ledger) == ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
+    record_decision(enter_override(session, "2-way", "A. Reader", "requested"))
+    assert "'2-way' was decided by A. Reader" in session.text()
+    run_finish(session)
+    assert row_kinds(ledger) == ["spend", "saved", "note:rule", *["note:decision"] * 2, "spend", "saved"]
 
 
 def test_look_at_invalid_records_spends_nothing(ledger: Ledger, records: Path) -> None:
     good = records.read_bytes()
     records.write_text("a,b\n1,2\n", encoding="utf-8")
-    session = looked(ledger, records)
+    session = run_look(ledger, records)
     assert "Look:" in session.errors()
-    assert kinds(ledger) == []
+    assert row_kinds(ledger) == []
     records.write_bytes(good)
     wait(session.set(coarse_confirmation="office").press("coarse_look"))
-    decided(session)
+    record_decision(session)
     records.unlink()
-    finished(wait(session.run(session.app)))
+    run_finish(wait(session.run(session.app)))
     assert "The rest:" in session.errors()
-    assert len(spent(ledger)) == 1
+    assert len(spent_pcosts(ledger)) == 1
     records.write_bytes(good)
-    finished(wait(session.run(session.app)))
-    assert len(spent(ledger)) == 2
+    run_finish(wait(session.run(session.app)))
+    assert len(spent_pcosts(ledger)) == 2
 
 
 def test_stored_look_with_other_records_is_hidden(ledger: Ledger, records: Path) -> None:
-    looked(ledger, records)
+    run_look(ledger, records)
     for chosen, is_shown in ((records, True), (records.with_name("other.csv"), False)):
         if not is_shown:
             synthetic(SCHEMA, 3000, seed=4).to_csv(chosen, index=False)
-        session = wait(ready(ledger, chosen))
-        assert ("2-way: at least" in session.said()) == is_shown
+        session = wait(open_look_step(ledger, chosen))
+        assert ("2-way: at least" in session.text()) == is_shown
         assert ("not the records" in session.errors()) != is_shown
     assert "'Earlier looks'" in session.errors()
     assert "coarse_record" not in str([b.key for b in session.app.button])
     session.set(coarse_step=EARLIER)
-    assert "2-way: at least" in session.said()
-    assert len(spent(ledger)) == 1
+    assert "2-way: at least" in session.text()
+    assert len(spent_pcosts(ledger)) == 1
 
 
 def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path) -> None:
-    common = common_of()
+    common = build_common_plan()
     key = stepwise.look_key(common, dataset="office")
     ledger.spend(dataset="office", key=key, pcost=common.look.budget.pcost, plan_hash=f"look:{common.hash}")
-    session = ready(ledger, records)
+    session = open_look_step(ledger, records)
     assert "no result was saved" in session.errors()
     session.set(coarse_again_1=True, coarse_confirmation="office")
     wait(session.press("coarse_look"))
-    decided(session)
+    record_decision(session)
     (second,) = [k for k in stepwise.looks(ledger, "office") if k != key]
     rest = stepwise._rest_key(common, 1, second, 1)
     ledger.spend(dataset="office", key=rest, pcost=common.residuals[1].spend, plan_hash=f"rest1:{common.hash}")
@@ -209,7 +209,7 @@ def test_look_and_rest_without_result_show_errors(ledger: Ledger, records: Path)
 def test_interrupted_rest_is_finished_without_cost(
     ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = decided(looked(ledger, records))
+    session = record_decision(run_look(ledger, records))
     (key,) = stepwise.looks(ledger, "office")
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
@@ -217,9 +217,9 @@ def test_interrupted_rest_is_finished_without_cost(
             stepwise.finish(ledger, key, records)
     session.run(session.app)
     assert "spends nothing more" in str([w.value for w in session.app.warning])
-    assert button(session, "coarse_finish").label == "Measure the rest: spend 0 pcost"
-    finished(session)
-    assert kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
+    assert find_button(session, "coarse_finish").label == "Measure the rest: spend 0 pcost"
+    run_finish(session)
+    assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
 @pytest.mark.parametrize("kind", [choose.WAYS, pytest.param(choose.CENSUS, marks=pytest.mark.full)])
@@ -235,24 +235,24 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
         )
     place = tmp_path / "people.csv"
     synthetic(schema, 20_000, seed=5).to_csv(place, index=False)
-    session = opened(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
+    session = open_page(0.9, coarse_kind=kind, coarse_snr=20.0, **ways)
     session.set(coarse_step=LOOK, ledger_path=str(ledger.path), records_path=str(place), coarse_confirmation="office")
     wait(session.press("coarse_look"))
-    assert "look closer: at least" in session.said()
+    assert "look closer: at least" in session.text()
     for number in range(2, len(workloads)):
-        finished(decided(session))
+        run_finish(record_decision(session))
         assert "look closer was decided" not in session.errors()
         assert any(f"number {number}" in s.value for s in session.app.subheader)
-    finished(decided(session))
-    assert f"Spent in {len(workloads)} steps" in session.said()
-    assert "exactly what this analysis alone costs" in session.said()
+    run_finish(record_decision(session))
+    assert f"Spent in {len(workloads)} steps" in session.text()
+    assert "exactly what this analysis alone costs" in session.text()
     (key,) = stepwise.looks(ledger, "office")
     common = stepwise.resume(ledger, key).common
     while common.following:
         common = common.following
     finest = common.options[-1]
     assert finest.pcost == pytest.approx(plan(list(workloads.values())[-1], Budget(pcost=0.9)).pcost, rel=1e-8)
-    assert sum(spent(ledger)) == Decimal(repr(finest.pcost))
+    assert sum(spent_pcosts(ledger)) == Decimal(repr(finest.pcost))
     session.set(coarse_step=EARLIER)
     (line,) = session.app.selectbox(key="coarse_open_1").options
     assert " or ".join(workloads) in line
@@ -262,6 +262,6 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
 def test_look_job_is_marked_as_spending(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marked, begin = {}, work.start
     monkeypatch.setattr(work, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
-    looked(ledger, records)
-    key = stepwise.look_key(common_of(), dataset="office")
+    run_look(ledger, records)
+    key = stepwise.look_key(build_common_plan(), dataset="office")
     assert marked[coarse_stored.look_job(ledger, key)]["spends"]

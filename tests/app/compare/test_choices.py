@@ -1,4 +1,4 @@
-"""What is compared: quick ones unasked, a toy mechanism, other budgets and options; and cancelled."""
+"""Page Compare: choice of mechanisms, options and budgets, and cancellation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from engine._format import format_number
 from engine.analysis.compare import comparison, expected_costs, quick_choices
 from engine.errors import NotApplicable
-from engine.mechanisms import plan, title_of, variants
-from engine.mechanisms import registry as known
+from engine.mechanisms import plan, registry, title_of, variants
 from engine.mechanisms.base import Forecast, Limits, Mechanism
 from engine.plans import Plan
 from engine.plans.solver_state import SolverState
@@ -25,52 +24,52 @@ from pages.parts.compare import run
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import code, link
 from pages.parts.shell.state import Studio
-from tests.app.compare.given import ASKED, FEW, compared, frames, ran, with_small
-from tests.app.session import Session, demo, wait, with_plan
+from tests.app.compare.sessions import MECHANISMS, WORKLOAD, data_frames, open_small_workload, run_code, run_comparison
+from tests.app.session import Session, demo_schema, open_demo, wait
 from tests.waiting import until
 
-pytestmark = pytest.mark.usefixtures("comparing")
+pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
 
 def test_compare_page_without_workload_shows_instructions() -> None:
     session = Session().go("compare")
-    assert "nothing to compare yet" in session.said()
+    assert "nothing to compare yet" in session.text()
     assert next(b for b in session.app.button if b.key == "next").disabled
     for view in ("How errors spread", "A against B", "Strategies"):
-        assert "Press Compare above" in session.set(compare_view=view).said()
-    assert "Open a plan file" in session.set(compare_view="Two plans").said()
-    session = with_small(page="compare").set(compare_chosen=[])
-    assert "Choose at least one mechanism" in session.said()
+        assert "Press Compare above" in session.set(compare_view=view).text()
+    assert "Open a plan file" in session.set(compare_view="Two plans").text()
+    session = open_small_workload(page="compare").set(compare_chosen=[])
+    assert "Choose at least one mechanism" in session.text()
 
 
 def test_compare_page_starts_only_quick_mechanisms() -> None:
-    session = with_plan("census", page="compare")
+    session = open_demo("census", page="compare")
     chosen = next(m for m in session.app.multiselect if m.key == "compare_chosen").value
-    table = expected_costs(Workload.all_ways(demo("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
+    table = expected_costs(Workload.all_ways(demo_schema("census"), (1, 2)), Budget(pcost=1.0)).set_index("mechanism")
     assert chosen == quick_choices(table.reset_index())
     assert len(chosen) == 5
     assert (table.loc[chosen, "seconds"] <= 1.0).all()
-    session.until(lambda: "Done: the results are below" in session.said())
-    assert "is the most exact of" in session.said()
-    session.press("compare_all")  # chosen, and not begun: the slow ones are asked for
+    session.until(lambda: "Done: the results are below" in session.text())
+    assert "is the most exact of" in session.text()
+    session.press("compare_all")  # slow mechanisms start only on request
     assert next(m for m in session.app.multiselect if m.key == "compare_chosen").value == list(variants())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
-    assert "the results of the choice before" in session.said()
+    assert "the results of the choice before" in session.text()
 
 
 def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, store = with_small(), LruCache[Plan](kept.BYTES)
-    monkeypatch.setattr(kept, "_plans", lambda: store)  # nobody has looked at a plan
-    compared(session, [FEW[0], FEW[2]])
+    session, store = open_small_workload(), LruCache[Plan](kept.BYTES)
+    monkeypatch.setattr(kept, "_plans", lambda: store)  # no cached plans
+    run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
         monkeypatch.setattr(module, name, None)
     for view in ("A against B", "Strategies", "Two plans"):
         session.set(compare_view=view)
-    assert "Both plans have the same typical error" in session.said()
+    assert "Both plans have the same typical error" in session.text()
 
 
 def test_cancelled_comparison_ends_all_processes() -> None:
-    workload = Workload.all_ways(demo("adult"), (1, 2, 3))
+    workload = Workload.all_ways(demo_schema("adult"), (1, 2, 3))
     work.start("slow", slow, workload.to_json(), gentle=True)
     find_job = lambda: work.find("slow")  # noqa: E731
     until(lambda: find_job().text.startswith("Comparing: querysmasher") and workers(), words=lambda: find_job().text)
@@ -81,26 +80,26 @@ def test_cancelled_comparison_ends_all_processes() -> None:
 
 def test_comparison_on_page_can_be_cancelled() -> None:
     pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
-    coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # quick at first, long to tune
+    coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # slow to tune
     session = Session(plan=link.packed(Studio(workload=coupled)))
     session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
     session.press("compare_start")
-    assert "The comparison is running" in session.said()
-    assert "Press Compare above" not in session.said()
-    session.until(lambda: "1 of 2 mechanisms so far" in session.said())
-    assert f"{title_of('wff')} is the most exact of 1 mechanism" in session.said()
+    assert "The comparison is running" in session.text()
+    assert "Press Compare above" not in session.text()
+    session.until(lambda: "1 of 2 mechanisms so far" in session.text())
+    assert f"{title_of('wff')} is the most exact of 1 mechanism" in session.text()
     session.press("Cancel")
-    session.until(lambda: "cancelled" in session.said())
+    session.until(lambda: "cancelled" in session.text())
     assert not next(b for b in session.app.button if b.key == "compare_start").disabled
-    assert "the most exact" not in session.said()
+    assert "the most exact" not in session.text()
 
 
 def test_option_variant_is_offered_until_mechanism_changes() -> None:
-    session = with_small()
+    session = open_small_workload()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"}).go("compare")
     variant = "querysmasher (solver=fourier)"
-    compared(session, [variant, "wff"]).press("use_wff").go("preview").go("compare")
+    run_comparison(session, [variant, "wff"]).press("use_wff").go("preview").go("compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
     assert title_of(variant) not in offered.options
     assert offered.value == ["wff"]
@@ -112,10 +111,10 @@ def slow(workload: str, *, progress: Callable[[float, str], bool]) -> object:
 
 
 def workers() -> list[int]:
-    """Processes that the keepers of these tests forked and that still run."""
+    """Return the process ids of running workers of this process."""
     pids = []
     for one in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):  # ended meanwhile; a zombie is one of these
+        with suppress(psutil.NoSuchProcess):  # the process ended, or is a zombie
             if "loky" in " ".join(one.cmdline()):
                 pids += [p.pid for p in one.children() if p.status() != psutil.STATUS_ZOMBIE]
     return pids
@@ -123,11 +122,11 @@ def workers() -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Toy(Mechanism):
-    """Plans nothing."""
+    """Mechanism that refuses all workloads."""
 
     name: ClassVar[str] = "toy"
     title: ClassVar[str] = "Toy"
-    meaning: ClassVar[str] = "Only here to be seen."
+    meaning: ClassVar[str] = "Test mechanism."
     variants: ClassVar[tuple[dict, ...]] = ({}, {"size": "large"})
     choices: ClassVar[dict[str, tuple]] = {"size": ("small", "large")}
 
@@ -144,14 +143,14 @@ class Toy(Mechanism):
 
 
 def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known, "MECHANISMS", (*known.MECHANISMS, Toy))
-    session = with_small(page="compare")
+    monkeypatch.setattr(registry, "MECHANISMS", (*registry.MECHANISMS, Toy))
+    session = open_small_workload(page="compare")
     offered = next(m for m in session.app.multiselect if m.key == "compare_chosen")
     assert offered.options[-2:] == ["Toy", "Toy, large"]
-    compared(session, ["wff", "toy (size=large)"])
-    reasons = next(f for f in frames(session) if "reason" in f)
+    run_comparison(session, ["wff", "toy (size=large)"])
+    reasons = next(f for f in data_frames(session) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Toy, large"]
-    assert "There is no mechanism 'toy'" in reasons["reason"][0]  # the processes have their own engine
+    assert "There is no mechanism 'toy'" in reasons["reason"][0]  # workers do not have the patched registry
     session.go("preview")
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "toy"})
@@ -161,32 +160,32 @@ def test_new_mechanism_appears_on_pages(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_pure_epsilon_budget_works_on_pages() -> None:
-    session = with_small()
+    session = open_small_workload()
     session.set(budget_unit="pure epsilon")
     assert session.studio.budget == Budget.pure(1.0)
     assert "keeps no budget of pure epsilon" in session.errors()
     assert session.go("compare", compare_chosen=["laplace"]).metrics()["Privacy cost"] == "ε 1"
     session.go("preview")
-    assert "pure epsilon 1" in session.said()
+    assert "pure epsilon 1" in session.text()
     version = session.app.session_state["history"].version
     session.set(**{"budget_pure epsilon_" + str(version): 0.5})
     wait(session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "laplace"}))
     assert not session.errors()
-    result = plan(ASKED, Budget.pure(0.5), "laplace")
+    result = plan(WORKLOAD, Budget.pure(0.5), "laplace")
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
-    assert ran(session)["made"].hash == result.hash
+    assert run_code(session)["made"].hash == result.hash
     session.set(budget_unit="rho")
     assert session.studio.budget == Budget(pcost=0.25)
     session.press("undo")
     assert session.studio.budget == Budget.pure(0.5)
     assert session.app.session_state["budget_unit"] == "pure epsilon"
-    compared(session, ["laplace", "identity", "wff"])
-    assert "most exact of 2 mechanisms" in session.said()
+    run_comparison(session, ["laplace", "identity", "wff"])
+    assert "most exact of 2 mechanisms" in session.text()
     assert "Budget.pure(0.5)" in session.app.code[-1].value
 
 
 def test_base_family_of_one_attribute_is_set() -> None:
-    session = with_small()
+    session = open_small_workload()
     session.set(fold_mechanism=True).set(
         **{f"mechanism_{session.app.session_state['history'].version}": "residualplanner+"}
     )
@@ -203,7 +202,7 @@ def test_budget_text_evaluates_to_budget() -> None:
 
 
 def test_mechanism_accepts_each_of_its_choices() -> None:
-    for mechanism in known.MECHANISMS:
+    for mechanism in registry.MECHANISMS:
         for option, values in mechanism.choices.items():
             assert option in mechanism.__dataclass_fields__
             for value in values:

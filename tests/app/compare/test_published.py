@@ -1,23 +1,23 @@
-"""Numbers printed in papers compared with ours."""
+"""Page Compare: published numbers."""
 
 from __future__ import annotations
 
 import pytest
 
 from pages.parts.jobs import work
-from tests.app.compare.given import frames, ran
+from tests.app.compare.sessions import data_frames, run_code
 from tests.app.session import Session
 
-pytestmark = pytest.mark.usefixtures("comparing")
+pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
 
 def test_published_numbers_are_reproduced() -> None:
     session = Session().go("compare").set(compare_view="Published numbers", book_row=4)
     work.forget("published|4")
-    assert "has not been computed yet" in session.run(session.app).said()
+    assert "has not been computed yet" in session.run(session.app).text()
     session.press("book_start")
     session.until(lambda: "Ours" in session.metrics())
     assert float(session.metrics()["Ours / paper"]) == pytest.approx(1.0, abs=2e-3)
-    table = next(f for f in frames(session) if "ours / paper" in f)
+    table = next(f for f in data_frames(session) if "ours / paper" in f)
     assert table.loc[table["workload"] == "CPS 1-way", "ours"].tolist() == pytest.approx([3.135], abs=1e-3)
-    assert ran(session)["row"].printed == 3.135
+    assert run_code(session)["row"].printed == 3.135

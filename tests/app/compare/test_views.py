@@ -1,4 +1,4 @@
-"""Every view of a comparison, and its Python."""
+"""Page Compare: views of a comparison and their code."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.compare import run, views
-from tests.app.compare.given import ASKED, FEW, SCHEMA, compared, frames, ran, with_small
+from tests.app.compare.sessions import (
+    MECHANISMS,
+    SCHEMA,
+    WORKLOAD,
+    data_frames,
+    open_small_workload,
+    run_code,
+    run_comparison,
+)
 from tests.app.session import Session
 
-pytestmark = pytest.mark.usefixtures("comparing")
+pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
 
 @pytest.fixture(scope="module")
 def small() -> Session:
-    return compared(with_small())
+    return run_comparison(open_small_workload())
 
 
 def test_ranking_view_shows_all_figures(small: Session) -> None:
-    said = small.set(compare_view="Ranking").said()
+    said = small.set(compare_view="Ranking").text()
     for title in ("Who answers these queries best", "What exactness costs in time", "Who loses where"):
         assert title in said
     assert "publishable from this count on" not in said
     small.app.session_state["scale_records"] = 50_000
-    best = comparison(ASKED, Budget(pcost=1.0), FEW).frame["rmse"].min()
-    assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in small.run(small.app).said()
+    best = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS).frame["rmse"].min()
+    assert f"publishable from this count on: QuerySmasher {math.ceil(best / 0.15)}" in small.run(small.app).text()
     small.set(compare_quality=True)
     (table,) = (t.value for t in small.app.dataframe if "attributes" in t.value)
     assert table["QuerySmasher"].between(0.0, 1.0).all()
@@ -44,26 +52,26 @@ def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
     small.set(compare_view="Ranking")
     offered = next(m for m in small.app.multiselect if m.key == "compare_chosen")
     assert offered.options == [title_of(label) for label in variants()]
-    result = comparison(ASKED, Budget(pcost=1.0), FEW)
+    result = comparison(WORKLOAD, Budget(pcost=1.0), MECHANISMS)
     best = result.frame.iloc[0]
     assert (
         f"{title_of(best['mechanism'])} is the most exact of 3 mechanisms with {format_number(best['rmse'])} counts"
-        in small.said()
+        in small.text()
     )
-    reasons = next(f for f in frames(small) if "reason" in f)
+    reasons = next(f for f in data_frames(small) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
     assert "Laplace noise" in reasons["reason"][0]
-    assert sorted(ran(small)["found"].plans) == sorted(result.plans)
+    assert sorted(run_code(small)["found"].plans) == sorted(result.plans)
 
 
 def test_cached_comparison_is_shown_at_once(small: Session) -> None:
-    again = with_small(page="compare").set(compare_chosen=FEW)
-    assert "Done: the results are below" in again.said()
-    # another choice keeps what there is on screen until it is compared
-    assert "the results of the choice before" in again.set(compare_chosen=FEW[:2]).said()
-    assert "is the most exact of 3 mechanisms" in again.said()
-    fresh = with_small(page="compare").set(compare_chosen=FEW[:2])
-    assert "is the most exact of 3" not in fresh.said()  # what another session chose is not shown here
+    again = open_small_workload(page="compare").set(compare_chosen=MECHANISMS)
+    assert "Done: the results are below" in again.text()
+    # another choice leaves the previous results on screen until it is compared
+    assert "the results of the choice before" in again.set(compare_chosen=MECHANISMS[:2]).text()
+    assert "is the most exact of 3 mechanisms" in again.text()
+    fresh = open_small_workload(page="compare").set(compare_chosen=MECHANISMS[:2])
+    assert "is the most exact of 3" not in fresh.text()  # choice of the other session
 
 
 def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
@@ -79,44 +87,44 @@ def test_mechanism_choice_is_copied_to_studio(small: Session) -> None:
 
 def test_spread_view_shows_selected_mechanisms(small: Session) -> None:
     small.set(compare_view="How errors spread", spread_of=["wff", "identity"])
-    assert "95% are within" in small.said()
+    assert "95% are within" in small.text()
     assert "wff" in small.app.code[-1].value
-    assert set(ran(small)["spreads"]) == {"wff", "identity"}
-    assert "Choose at least one mechanism to draw" in small.set(spread_of=[]).said()
+    assert set(run_code(small)["spreads"]) == {"wff", "identity"}
+    assert "Choose at least one mechanism to draw" in small.set(spread_of=[]).text()
 
 
 def test_pair_view_shows_share_and_ratio(small: Session) -> None:
     small.set(compare_view="A against B", pair_a="identity", pair_b="wff")
     metrics = small.metrics()
-    one, other = (plan(ASKED, Budget(pcost=1.0), name) for name in ("identity", "wff"))
+    one, other = (plan(WORKLOAD, Budget(pcost=1.0), name) for name in ("identity", "wff"))
     worse = worst = 0.0
-    for i in range(len(ASKED.groups)):
+    for i in range(len(WORKLOAD.groups)):
         ratio = (one.variances(i) / other.variances(i)) ** 0.5
         worse += float((ratio > 1.000001).sum())
         worst = max(worst, float(ratio.max()))
-    assert metrics["Queries less exact under A"] == f"{worse / ASKED.queries:.1%}"
+    assert metrics["Queries less exact under A"] == f"{worse / WORKLOAD.queries:.1%}"
     assert metrics["Worst ratio A / B"] == format_number(worst)
     small.set(pair_group=2).set(pair_across_2=[0])
     assert not small.errors()
-    assert ran(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
+    assert run_code(small)["lost"].worst == pytest.approx(worst, rel=1e-6)
 
 
 def test_strategy_view_shows_selected_mechanism(small: Session) -> None:
     small.set(compare_view="Strategies", strategy_of_0="identity")
-    assert "Kronecker product of its factors" in small.said()
+    assert "Kronecker product of its factors" in small.text()
     small.set(strategy_of_0="querysmasher")
     assert not small.errors()
-    assert isinstance(ran(small)["made"], Plan)
+    assert isinstance(run_code(small)["made"], Plan)
 
 
 def test_two_plans_view_lists_differences(small: Session) -> None:
     small.set(compare_view="Two plans", diff_first="querysmasher", diff_second_False="identity")
-    assert "The mechanism differs: querysmasher and identity." in small.said()
+    assert "The mechanism differs: querysmasher and identity." in small.text()
     other = plan(Workload.all_ways(SCHEMA, (1,)), Budget(pcost=4.0))
     small.run(small.app.file_uploader(key="diff_file").upload("p.json", other.to_json().encode(), "text/plain"))
     small.set(diff_first="the present plan", diff_second_True="the uploaded file")
-    assert "The budget differs: pcost 1 and pcost 4." in small.said()
-    assert "1 group only the first plan has." in small.said()
+    assert "The budget differs: pcost 1 and pcost 4." in small.text()
+    assert "1 group only the first plan has." in small.text()
     assert 'Path("plan.json")' in small.app.code[-1].value
     small.run(small.app.file_uploader(key="diff_file").upload("p.json", b"{}", "text/plain"))
     assert "not a plan file" in small.errors()
@@ -126,21 +134,21 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
 def test_present_plan_has_label_and_bound(small: Session) -> None:
     label, (name, options) = run.present(small.studio)
     assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
-    assert math.isfinite(comparison(small.studio.workload, Budget(pcost=1.0), FEW).bound)
+    assert math.isfinite(comparison(small.studio.workload, Budget(pcost=1.0), MECHANISMS).bound)
 
 
 def test_selected_budget_sets_mechanism_and_budget(small: Session) -> None:
     before = small.studio
     small.set(compare_view="Other budgets")
-    assert "Choose a dot" in small.said()
-    # what a click on the lines leaves behind
+    assert "Choose a dot" in small.text()
+    # state after a click on a point of the figure
     small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
     small.run(small.app)
     result = plan(before.asked, Budget(pcost=10.0), "wff")
     epsilon, error = cost(result.budget.epsilon(1e-6)), format_number(result.rmse)
     text = f"{title_of('wff')} at ε {epsilon}: typical error {error} counts"
-    assert text in small.said().replace("*", "")
+    assert text in small.text().replace("*", "")
     small.press("use_dot")
     assert (small.studio.mechanism, small.studio.budget) == ("wff", Budget(pcost=10.0))
-    assert "typical error" not in small.said()  # the dot was one of another budget
+    assert "typical error" not in small.text()  # the point belonged to the previous budget
     assert small.press("undo").studio is before

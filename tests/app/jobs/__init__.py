@@ -1,1 +1,1 @@
-"""Tests of the work beside the pages."""
+"""Tests of background jobs."""

@@ -1,4 +1,4 @@
-"""Jobs: one a key, one value, as many workers as cores, stopped and forgotten with all their files."""
+"""Background jobs: queue, workers, cancellation, holders and files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from engine._workers import PRELOADED
 from engine.mechanisms import load_plan
 from pages.parts.jobs import private, tasks, work
 from pages.parts.jobs.status import Status
-from tests.app.session import expected
+from tests.app.session import demo_plan
 from tests.waiting import until
 from tests.working import broken, deaf, endless, killed, loaded, quick, reads, unreadable, unwritable
 
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    clear()  # what tests of pages left behind
+    remove_jobs()
     yield
-    clear()
+    remove_jobs()
 
 
-def clear() -> None:
+def remove_jobs() -> None:
     jobs = list(work._JOBS.values())
     for key in list(work._JOBS):
         work.cancel(key)
-        ended(key)
+        wait_for_end(key)
         work.forget(key)
-    until(lambda: all(job.process is None for job in jobs))  # a job is over a moment before its process
+    until(lambda: all(job.process is None for job in jobs))  # the process ends after its job
 
 
-def ended(key: str) -> Status | None:
+def wait_for_end(key: str) -> Status | None:
     until(lambda: work.find(key) is None or not work.find(key).running)
     return work.find(key)
 
@@ -50,7 +50,7 @@ def processes() -> list[object]:
 def test_worker_starts_with_slow_imports_loaded() -> None:
     slow = ["pandas", *PRELOADED]
     work.start("loaded", loaded, *slow)
-    assert ended("loaded").result == slow
+    assert wait_for_end("loaded").result == slow
 
 
 def test_cancelled_job_ends_its_process() -> None:
@@ -59,7 +59,7 @@ def test_cancelled_job_ends_its_process() -> None:
     (process,) = processes()
     until(lambda: work.find("deaf").text == "started")
     work.cancel("deaf")
-    assert ended("deaf").state == "cancelled"
+    assert wait_for_end("deaf").state == "cancelled"
     assert not process.is_alive()
     assert work.start("deaf", endless).running
 
@@ -68,7 +68,7 @@ def test_cancelling_spending_job_does_not_kill_it() -> None:
     work.start("spends", endless, spends=True)
     (process,) = processes()
     work.cancel("spends")
-    assert ended("spends").state == "done"
+    assert wait_for_end("spends").state == "done"
     until(lambda: process.exitcode == 0)
 
 
@@ -78,7 +78,7 @@ def test_failed_worker_reports_error_without_traceback(
     function: Callable, word: str, spends: bool, capfd: pytest.CaptureFixture
 ) -> None:
     work.start("fails", function, spends=spends)
-    status = ended("fails")
+    status = wait_for_end("fails")
     assert status.state in ("died", "failed")
     assert status.result is None
     assert word in status.error
@@ -103,7 +103,7 @@ def test_finished_job_always_has_result() -> None:
     watcher.start()
     for number in range(5):
         work.start("racing", quick, number)
-        assert ended("racing").result == number
+        assert wait_for_end("racing").result == number
         # the watcher may be delayed on a busy machine
         until(lambda number=number: finished and finished[-1].result == number)
         work.forget("racing")
@@ -112,7 +112,7 @@ def test_finished_job_always_has_result() -> None:
     assert {status.result for status in finished} == set(range(5))
 
 
-def test_jobs_beyond_core_count_wait_in_order() -> None:
+def test_jobs_above_core_count_wait_in_order() -> None:
     keys = [f"queue{i}" for i in range(work.WORKERS + 3)]
     for key in keys:
         work.start(key, endless)
@@ -126,7 +126,7 @@ def test_jobs_beyond_core_count_wait_in_order() -> None:
     work.cancel(waiting[1])
     assert work.find(waiting[1]).state == "cancelled"
     work.cancel(keys[0])
-    assert ended("spends").result == 1
+    assert wait_for_end("spends").result == 1
     until(lambda: work.find(waiting[0]).state == "running")
     assert work.find(waiting[2]).state == "waiting"
     until(lambda: len(processes()) == work.WORKERS)
@@ -142,11 +142,11 @@ def test_job_for_all_cores_is_not_overtaken() -> None:
     until(lambda: work.find("wide").state == "running")
     assert work.find("late").state == "waiting"
     work.cancel("wide")
-    assert ended("late").result == 1
+    assert wait_for_end("late").result == 1
 
 
-class Planted:
-    """A timer that fires when the test says so."""
+class ManualTimer:
+    """Timer that fires when the test calls `fire`."""
 
     def __init__(self, seconds: float, function: Callable[[], None]) -> None:
         assert seconds == work.GRACE
@@ -157,31 +157,31 @@ class Planted:
 
 
 def test_job_is_removed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.threading, "Timer", Planted)
+    monkeypatch.setattr(work.threading, "Timer", ManualTimer)
     file = private.new_file("rehearsal")
-    work.start("kept", quick, 7, holder="a", files=[file])
-    work.hold("kept", "b")
-    ended("kept")
+    work.start("stays_until_end", quick, 7, holder="a", files=[file])
+    work.hold("stays_until_end", "b")
+    wait_for_end("stays_until_end")
     work.start("runs", deaf, holder="a")
     work.leave("a")
     assert work.find("runs") is not None
-    Planted.last.fire()
+    ManualTimer.last.fire()
     until(lambda: work.find("runs") is None)
-    assert work.find("kept").result == 7
+    assert work.find("stays_until_end").result == 7
     assert file.exists()
     work.leave("b")
-    work.hold("kept", "c")  # the page was loaded again
-    Planted.last.fire()
-    assert work.find("kept").result == 7
-    work.let_go("kept", "c")
-    assert work.find("kept") is None
+    work.hold("stays_until_end", "c")  # a reload of the page
+    ManualTimer.last.fire()
+    assert work.find("stays_until_end").result == 7
+    work.let_go("stays_until_end", "c")
+    assert work.find("stays_until_end") is None
     assert not file.exists()
 
 
 def test_spending_job_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(work, "GRACE", 0.0)
     gate = tmp_path / "gate"
-    work.start("spends", slow_spend, str(gate), holder="a", spends=True)
+    work.start("spends", wait_for_gate, str(gate), holder="a", spends=True)
     until(lambda: work.find("spends").text == "spending")
     (process,) = processes()
     work.leave("a")
@@ -194,7 +194,7 @@ def test_spending_job_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_requested_file_is_written_without_holders(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    work.start("stays", slow_spend, str(gate), holder="a", stays=True)
+    work.start("stays", wait_for_gate, str(gate), holder="a", stays=True)
     until(lambda: work.find("stays").text == "spending")
     (process,) = processes()
     work.let_go("stays", "a")
@@ -209,29 +209,29 @@ def test_worker_that_cannot_start_ends_job(monkeypatch: pytest.MonkeyPatch) -> N
     for error in (BlockingIOError(11, "Resource temporarily unavailable"), EOFError()):
         copy = private.new_file("records")
         with monkeypatch.context() as patch:
-            patch.setattr(work, "launch", lambda *_, error=error, **__: raising(error))
+            patch.setattr(work, "launch", lambda *_, error=error, **__: raise_error(error))
             assert work.start("refused", quick, 1, copies=[copy]).state == "died"
         assert "could not be started" in work.find("refused").error
         assert not copy.exists()
-        assert work.start("refused", quick, 1).state in ("running", "done")  # it may end before it is looked at
-        assert ended("refused").result == 1
+        assert work.start("refused", quick, 1).state in ("running", "done")  # it may finish before the check
+        assert wait_for_end("refused").result == 1
         work.forget("refused")
 
 
-def raising(error: Exception) -> None:
+def raise_error(error: Exception) -> None:
     raise error
 
 
 def test_unreadable_result_ends_job(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[type] = []
-    monkeypatch.setattr(threading, "excepthook", lambda told: seen.append(told.exc_type))
+    monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_type))
     work.start("unreadable", unreadable)
-    assert ended("unreadable").state == "died"
-    until(lambda: not processes() and seen)  # the thread that reads ends after its job did
+    assert wait_for_end("unreadable").state == "died"
+    until(lambda: not processes() and seen)  # the reading thread ends after the job
     assert seen == [ValueError]
 
 
-def slow_spend(gate: str, *, progress: Callable) -> None:
+def wait_for_gate(gate: str, *, progress: Callable) -> None:
     progress(0.1, "spending")
     until(Path(gate).exists)
 
@@ -241,13 +241,13 @@ def test_copies_of_records_are_removed_with_job() -> None:
         copy = private.new_file("records")
         copy.write_text("a record")
         work.start("copies", function, *([str(copy)] if function is reads else []), copies=[copy])
-        if function in (deaf, endless):  # what still runs is not started twice
+        if function in (deaf, endless):  # a running job is not started twice
             twice = private.new_file("records")
             work.start("copies", function, copies=[twice])
             assert not twice.exists()
             until(lambda: work.find("copies").text in ("started", "working"))
             work.cancel("copies")
-        assert ended("copies").state in ("done", "died", "cancelled")
+        assert wait_for_end("copies").state in ("done", "died", "cancelled")
         until(lambda copy=copy: not copy.exists())
         work.forget("copies")
 
@@ -267,12 +267,12 @@ def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pyte
     servers[0].wait()
     stranger, elsewhere = tmp_path / "dp-workbench-link", tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "kept").touch()
+    (elsewhere / "stays_until_end").touch()
     stranger.symlink_to(elsewhere)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     private.sweep()
     assert [file.exists() for file in files] == [False, True, True]
-    assert (elsewhere / "kept").exists()
+    assert (elsewhere / "stays_until_end").exists()
     servers[1].communicate("\n")
     assert not files[1].parent.exists()
     servers[2].kill()
@@ -280,9 +280,9 @@ def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pyte
 
 
 def test_worker_plan_equals_local_plan() -> None:
-    reference = expected("cps")
+    reference = demo_plan("cps")
     work.start("same", tasks.make_plan, reference.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
-    assert load_plan(ended("same").result).hash == reference.hash
+    assert load_plan(wait_for_end("same").result).hash == reference.hash
 
 
 def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

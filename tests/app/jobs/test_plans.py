@@ -1,4 +1,4 @@
-"""Plans of the app: kept for all sessions up to a number of bytes, and never searched again for another budget."""
+"""Plan cache of the app: limit in bytes, and reuse at other budgets."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import state
 from pages.parts.workload import forecast_form
-from tests.app.session import expected, wait, with_plan
+from tests.app.session import demo_plan, open_demo, wait
 from tests.working import endless
 
 
-def looked_at(result: Plan) -> Plan:
+def compute_tables(result: Plan) -> Plan:
     for look in (Plan.by_group, analysis.worst_error, lambda p: figures.spread_picture(p, 3.0), figures.budget_picture):
         look(result)
     assert result.certificate.gap < 1
@@ -33,25 +33,25 @@ def looked_at(result: Plan) -> Plan:
 
 @pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
 def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> None:
-    result = expected(name, ways)
+    result = demo_plan(name, ways)
     estimate = kept.size(result)
-    assert size_in_bytes(looked_at(result)) <= estimate <= 4 * size_in_bytes(result)
+    assert size_in_bytes(compute_tables(result)) <= estimate <= 4 * size_in_bytes(result)
 
 
 def test_plan_cache_is_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = expected("survey", (1,)).workload
+    workload = demo_plan("survey", (1,)).workload
     store = LruCache[Plan](60 * kept.size(plan(workload, Budget(pcost=60))))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     users = [str(number) for number in range(60)]
     for user in users:
         kept.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
     assert all(kept.known(user) for user in users)
-    kept.plan_of_key("large", lambda: expected("survey", (1, 2)))
+    kept.plan_of_key("large", lambda: demo_plan("survey", (1, 2)))
     assert kept.known("large")
     assert not kept.known("0")
     assert kept.known("59")
     assert store.used <= store.limit
-    assert 20 * kept.size(expected("adult", (1, 2))) < kept.BYTES
+    assert 20 * kept.size(demo_plan("adult", (1, 2))) < kept.BYTES
 
 
 def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +68,14 @@ def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) ->
     tables = len(results) * (kept.TABLES + kept.GROUP * len(studio.asked.groups))
     assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
-    # another budget is another noise: what a plan knows of its queries is there once
+    # plans at two budgets differ in their noise and share everything else
     assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(results[0])
-    assert kept.plan_of_key("the same again", lambda: results[0]) is results[0]
+    assert kept.plan_of_key("same plan", lambda: results[0]) is results[0]
     assert store.used == used[-1]
 
 
 def test_plan_over_cache_limit_is_cached_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, store = expected("survey", (1,)).workload, LruCache[Plan](1)
+    workload, store = demo_plan("survey", (1,)).workload, LruCache[Plan](1)
     both = {key: plan(workload, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
     large_store = LruCache[Plan](max(map(kept.size, both.values())))
     monkeypatch.setattr(kept, "_plans", lambda: store)
@@ -90,7 +90,7 @@ def test_plan_over_cache_limit_is_cached_alone(monkeypatch: pytest.MonkeyPatch) 
 def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
-    session = with_plan("survey", (1,)).set(budget_unit="pcost")
+    session = open_demo("survey", (1,)).set(budget_unit="pcost")
     monkeypatch.setattr(plans, "plan", None)
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
     assert session.metrics()["Typical error (counts)"] == format_number(
@@ -98,8 +98,8 @@ def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.Monke
     )
 
 
-def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget every plan that was made or asked for, and let planning count as long."""
+def clear_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty the plan cache and the jobs, and treat planning as slow."""
     store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)
@@ -108,8 +108,8 @@ def never_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    never_planned(monkeypatch)
-    session = with_plan("survey", (1,))
+    clear_plans(monkeypatch)
+    session = open_demo("survey", (1,))
     wait(session.press("plan_now"))
     jobs = set(work._JOBS)
     monkeypatch.setattr(plans, "plan", None)
@@ -118,7 +118,7 @@ def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.Monkey
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
     assert not any(b.key == "plan_now" for b in session.app.button)
-    session.set(budget_unit="pure epsilon")  # another kind of noise is another question
+    session.set(budget_unit="pure epsilon")  # other noise needs another plan
     assert any(b.key == "plan_now" for b in session.app.button)
 
 
@@ -127,19 +127,19 @@ def test_planning_over_time_limit_continues_in_worker(monkeypatch: pytest.Monkey
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(plans, "PATIENCE", -1.0)
     jobs = set(work._JOBS)
-    session = wait(with_plan("survey", (2,)))
-    assert session.metrics()["Typical error (counts)"] == format_number(expected("survey", (2,)).rmse)
+    session = wait(open_demo("survey", (2,)))
+    assert session.metrics()["Typical error (counts)"] == format_number(demo_plan("survey", (2,)).rmse)
     assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
 
 
 def test_queued_plan_shows_queue_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    never_planned(monkeypatch)
+    clear_plans(monkeypatch)
     monkeypatch.setattr(work, "WORKERS", 1)
     others = ["works", "waits"]
     try:
         for other in others:
             work.start(other, endless)
-        session = with_plan("survey", (1,)).press("plan_now")
+        session = open_demo("survey", (1,)).press("plan_now")
         (bar,) = session.app.get("progress")
         (plan_job,) = (key for key in work._JOBS if key.startswith("plan|"))
         assert work.before(plan_job) >= 1
@@ -154,7 +154,7 @@ def test_group_tables_of_plans_are_cached_per_plan(monkeypatch: pytest.MonkeyPat
     computed: list[Plan] = []
     by_group = Plan.by_group
     monkeypatch.setattr(Plan, "by_group", lambda plan: computed.append(plan) or by_group(plan))
-    many = [plan(expected("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # one of each user
+    many = [plan(demo_plan("survey", (1,)).workload, Budget(pcost=1 + k)) for k in range(20)]  # of 20 users
     for _ in range(2):
         for result in many:
             analysis.group_table(result)
@@ -169,15 +169,15 @@ def test_plan_size_includes_arrays_of_groups() -> None:
     for workload in (weighted, custom):
         result = plan(workload, Budget(pcost=1.0))
         assert size_in_bytes(workload) > 100_000 > kept.TABLES
-        assert kept.size(result) >= size_in_bytes(looked_at(result))
+        assert kept.size(result) >= size_in_bytes(compute_tables(result))
 
 
 def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To know their size no group is looked through, and another budget makes no block that nobody looks at."""
+    """Counting sizes visits no group, and a new budget builds only the blocks that are read."""
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     result = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
     visited: list[object] = []
-    monkeypatch.setattr(kept, "size_in_bytes", lambda *given, excluded=(): visited.extend(excluded) or 0)
+    monkeypatch.setattr(kept, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0)
     other = at_budget(result, Budget(pcost=2.0))
     kept.size(other, result)
     assert visited == list(result.workload.groups)
@@ -188,7 +188,6 @@ def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch
 
 
 def test_cached_workload_tables_are_small() -> None:
-    """It is looked through whenever the size of a plan is counted, and of many groups it was most of the plan."""
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     workload = Workload.all_ways(schema, (2,))
     before = size_in_bytes(workload, excluded=workload.groups)

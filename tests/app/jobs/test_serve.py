@@ -1,4 +1,4 @@
-"""The server around the pages: no value in its logs, and memory that goes back to the machine."""
+"""Server settings: logs without values, and return of freed memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pages.parts.jobs import serve
 def test_logs_name_error_type_and_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
     factory, log = logging.getLogRecordFactory(), StringIO()
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(log)])
-    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # as it is now, when this test is over
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # restored at the end of the test
     try:
         serve.keep_values_out_of_logs()
         try:

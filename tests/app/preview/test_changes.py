@@ -1,4 +1,4 @@
-"""Why a group is bad, what a change would bring, and which centers a plan has."""
+"""Preview page: error sources of a group, what-if changes and centers."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from engine.analysis import worst_group
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from tests.app.preview.given import opened
-from tests.app.session import EVEN, Session, demo, expected, wait
+from tests.app.preview.sessions import open_preview
+from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, wait
 
 
 def test_error_sources_of_a_group_are_shown(session: Session) -> None:
-    reference = expected()
+    reference = demo_plan()
     assert session.app.selectbox(key="group").value == worst_group(reference)
     session.set(group=3, why_what="Its least exact query")
     variances = reference.variances(3)
-    assert f"Query {variances.argmax()}:" in session.said()
-    assert f"Standard error {format_number(math.sqrt(variances.max()))} counts" in session.said()
+    assert f"Query {variances.argmax()}:" in session.text()
+    assert f"Standard error {format_number(math.sqrt(variances.max()))} counts" in session.text()
     session.set(why_what="One query by number", why_query_3=2)
-    assert reference.workload.describe_in_group(3, 2) in session.said()
+    assert reference.workload.describe_in_group(3, 2) in session.text()
     assert not session.errors()
 
 
@@ -34,9 +34,9 @@ def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -
     number = next(i for i, g in enumerate(session.studio.asked.groups) if g.attributes == ("age",))
     session.set(group=number).press(f"what_if_{name}")
     assert session.studio.to_json() == before
-    assert "What if:" in session.said()
+    assert "What if:" in session.text()
     frame = session.app.dataframe[-1].value.set_index("errors in counts")
-    assert frame["before"].iloc[0] == pytest.approx(expected().rmse)
+    assert frame["before"].iloc[0] == pytest.approx(demo_plan().rmse)
     after = float(frame["after"].iloc[0])
     session.press("what_if_keep")
     assert session.metrics()["Typical error (counts)"] == format_number(after)
@@ -54,7 +54,7 @@ def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -
 
 
 def test_worst_group_and_its_bins_are_preselected(session: Session) -> None:
-    reference, worst = expected(), worst_group(expected())
+    reference, worst = demo_plan(), worst_group(demo_plan())
     assert worst != 0
     assert session.app.selectbox(key="group").value == worst
     for number, group in enumerate(reference.workload.groups):
@@ -70,10 +70,10 @@ def test_worst_group_and_its_bins_are_preselected(session: Session) -> None:
 
 def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
     session.press("what_if_drop").press("what_if_forget")
-    assert "What if:" not in session.said()
+    assert "What if:" not in session.text()
     session.press("what_if_drop").press("what_if_keep").press("what_if_drop")
     assert "would ask nothing" in session.errors()
-    assert "What if:" not in session.said()
+    assert "What if:" not in session.text()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"mechanism_{version}": "residualplanner+"}).press("what_if_tuned")
     assert "no centers to tune" in session.errors()
@@ -82,16 +82,16 @@ def test_inapplicable_what_if_change_shows_error(session: Session) -> None:
 @pytest.mark.parametrize("names", [("day",), ("day", "age")])
 def test_what_if_of_dates_names_reason(names: tuple[str, ...]) -> None:
     days = Attribute.dates("day", "2024-01-01", "2024-01-31", "day")
-    session = opened(Workload(Schema([days, Attribute.of_size("age", 8)])).add(names, "marginal"))
-    assert "The cells of day are dates" in session.said()
-    assert "such as month" in session.said()
+    session = open_preview(Workload(Schema([days, Attribute.of_size("age", 8)])).add(names, "marginal"))
+    assert "The cells of day are dates" in session.text()
+    assert "such as month" in session.text()
     (button,) = (b for b in session.app.button if b.key == "what_if_coarser")
     assert button.disabled == (names == ("day",))
 
 
 def test_slow_what_if_change_runs_in_worker() -> None:
     workload = Workload(Schema.from_json('{"x": 40, "y": 30}')).add(("x", "y"), "prefix").add("x", "range")
-    session = opened(workload).press("what_if_tuned")
+    session = open_preview(workload).press("what_if_tuned")
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
     assert session.studio.taken == {"centers": "tuned"}
@@ -102,36 +102,36 @@ def test_what_if_change_is_dropped_with_its_workload(session: Session) -> None:
     session.press("what_if_budget")
     session.set(budget_unit="pcost")
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 3.0})
-    assert "What if:" not in session.said()
+    assert "What if:" not in session.text()
 
 
 def test_equal_errors_are_not_called_smaller() -> None:
-    session = opened(Workload.all_ways(demo("cps"), (1, 2), "marginal"), options={"centers": "tuned"})
-    assert "With uniform centers errors would be the same." in session.said()
-    assert "smaller errors" not in session.said()
+    session = open_preview(Workload.all_ways(demo_schema("cps"), (1, 2), "marginal"), options={"centers": "tuned"})
+    assert "With uniform centers errors would be the same." in session.text()
+    assert "smaller errors" not in session.text()
 
 
 def test_default_centers_are_shown_and_changed() -> None:
-    workload = Workload.all_ways(demo("cps"), (1, 2))
-    session = opened(workload, options={})
+    workload = Workload.all_ways(demo_schema("cps"), (1, 2))
+    session = open_preview(workload, options={})
     tuned, uniform = (plan(workload, Budget(pcost=1.0), centers=centers) for centers in ("tuned", "uniform"))
     text = analysis.single_groups_text(tuned, uniform)
-    assert "less exact, " in text  # a group of it loses
-    assert "tuned centers: planning takes about" in session.said()
-    assert text in session.said()
+    assert "less exact, " in text  # one group has larger errors
+    assert "tuned centers: planning takes about" in session.text()
+    assert text in session.text()
     assert session.metrics()["Typical error (counts)"] == format_number(tuned.rmse)
     wait(session.press("keep_groups"))
     assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
-    assert "no group is less exact" in session.said()
+    assert "no group is less exact" in session.text()
     session.press("keep_none")
     assert session.studio.options == {}
     session.press("centers_uniform")
-    assert session.studio.options == EVEN
+    assert session.studio.options == UNIFORM
     assert session.metrics()["Typical error (counts)"] == format_number(uniform.rmse)
-    assert "as in the paper: chosen" in session.said()
+    assert "as in the paper: chosen" in session.text()
     session.press("centers_tuned")
     assert session.studio.options == {}
-    assert text in session.said()
+    assert text in session.text()
 
 
 def test_centers_field_stores_only_deviating_choice(session: Session) -> None:
@@ -139,4 +139,4 @@ def test_centers_field_stores_only_deviating_choice(session: Session) -> None:
     session.set(fold_mechanism=True).set(**{f"option_centers_{version}": "tuned"})
     assert session.studio.options == {}
     session.set(**{f"option_centers_{version}": "uniform"})
-    assert session.studio.options == EVEN
+    assert session.studio.options == UNIFORM

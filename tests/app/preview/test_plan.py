@@ -1,4 +1,4 @@
-"""A plan as the Preview page shows it: its numbers, views, budget and mechanism, and its file."""
+"""Preview page: numbers, views, budget, mechanism and plan file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.preview.given import opened
-from tests.app.session import Session, demo, expected, wait, with_plan
+from tests.app.preview.sessions import open_preview
+from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 
 
 def test_preview_shows_numbers_of_the_plan() -> None:
-    session, reference = Session().set(demo="cps").press("Use this schema").press("next"), expected(centers="tuned")
+    session, reference = Session().set(demo="cps").press("Use this schema").press("next"), demo_plan(centers="tuned")
     wait(session.set(ways_ask="Cumulative tables", ways=[1, 2]).press("add_ways").press("next"))
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
     assert session.metrics()["Largest error (counts)"] == format_number(reference.max_variance**0.5)
@@ -25,29 +25,29 @@ def test_preview_shows_numbers_of_the_plan() -> None:
         key = f"budget_{unit}_{session.app.session_state['history'].version}"
         session.set(**{key: values[0]})
         assert session.studio.budget.pcost == 4.0
-        assert session.metrics()["Typical error (counts)"] == format_number(expected(pcost=4.0, centers="tuned").rmse)
-    assert reference.rmse == pytest.approx(2 * expected(pcost=4.0, centers="tuned").rmse, rel=1e-6)
+        assert session.metrics()["Typical error (counts)"] == format_number(demo_plan(pcost=4.0, centers="tuned").rmse)
+    assert reference.rmse == pytest.approx(2 * demo_plan(pcost=4.0, centers="tuned").rmse, rel=1e-6)
     version = session.app.session_state["history"].version
     session.set(budget_unit="epsilon, delta").set(**{f"budget_epsilon_{version}": 1.0})
     assert session.studio.budget == Budget.approx(1.0, 1e-6)
     assert session.press("undo").metrics()["Typical error (counts)"] == format_number(
-        expected(pcost=4.0, centers="tuned").rmse
+        demo_plan(pcost=4.0, centers="tuned").rmse
     )
 
 
 def test_preview_states_epsilon_at_requested_delta() -> None:
     requested = Budget.approx(1.0, 1e-9)
-    session = opened(Workload.all_ways(demo("cps"), (1,)), budget=requested)
+    session = open_preview(Workload.all_ways(demo_schema("cps"), (1,)), budget=requested)
     assert session.studio.budget == requested
-    assert "epsilon 1 at delta 1e-09" in session.said()
-    assert "delta 1e-06" not in session.said()
+    assert "epsilon 1 at delta 1e-09" in session.text()
+    assert "delta 1e-06" not in session.text()
     version = session.app.session_state["history"].version
     session.set(**{f"budget_epsilon_{version}": 2.0})
     assert session.studio.budget == Budget.approx(2.0, 1e-9)
     version = session.set(budget_unit="rho").app.session_state["history"].version
     session.set(**{f"budget_rho_{version}": 0.5})
     assert session.studio.budget == Budget(1.0, report_delta=1e-9)
-    assert "at delta 1e-09" in session.said()
+    assert "at delta 1e-09" in session.text()
     version = session.set(budget_unit="epsilon, delta").app.session_state["history"].version
     session.set(**{f"budget_delta_{version}": 1e-7})
     assert session.studio.budget.report_delta == 1e-7
@@ -66,23 +66,23 @@ def test_preview_states_epsilon_at_requested_delta() -> None:
     ],
 )
 def test_invalid_budget_is_refused(unit: str, key: str, value: float) -> None:
-    session = with_plan().set(budget_unit=unit)
+    session = open_demo().set(budget_unit=unit)
     before = session.studio.to_json()
     session.set(**{f"budget_{key}_{session.app.session_state['history'].version}": value})
     assert session.errors()
     assert session.studio.to_json() == before
-    assert session.metrics()["Typical error (counts)"] == format_number(expected().rmse)
+    assert session.metrics()["Typical error (counts)"] == format_number(demo_plan().rmse)
 
 
 def test_preview_views_show_numbers_of_the_plan() -> None:
-    session, reference = with_plan("survey"), expected("survey")
+    session, reference = open_demo("survey"), demo_plan("survey")
     for fold in ("share", "usable", "shares", "probe", "limit", "promise", "mechanism"):
         session.set(**{f"fold_{fold}": True})
         assert not session.errors()
     session.set(group=12).set(across_12=[1], fixed_12_0=3).set(across_12=[])
-    assert "Choose one or two" in session.said()
+    assert "Choose one or two" in session.text()
     session.set(tolerance=1000.0)
-    assert "100.0% of 9,417 queries" in session.said()
+    assert "100.0% of 9,417 queries" in session.text()
     session.set(probe_names=["age", "vote"], probe_vote=[1])
     tensor = [[0.0, 1.0]] * 82
     assert (
@@ -96,19 +96,19 @@ def test_preview_views_show_numbers_of_the_plan() -> None:
 
 
 def test_mechanism_change_clears_its_options() -> None:
-    session = with_plan()
+    session = open_demo()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
     assert session.studio.taken == {"solver": "fourier"}
-    assert session.metrics()["Typical error (counts)"] != format_number(expected().rmse)
+    assert session.metrics()["Typical error (counts)"] != format_number(demo_plan().rmse)
     session.set(**{f"mechanism_{version}": "residualplanner"})
     assert session.studio.mechanism == "residualplanner"
     assert session.studio.options == {}
-    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(expected().rmse)
+    assert session.press("undo").press("undo").metrics()["Typical error (counts)"] == format_number(demo_plan().rmse)
 
 
 def test_plan_file_restores_workload_and_options() -> None:
-    result = plan(Workload.all_ways(demo("census"), (2,)), Budget(pcost=0.3), max_records=10**6)
+    result = plan(Workload.all_ways(demo_schema("census"), (2,)), Budget(pcost=0.3), max_records=10**6)
     session = Session().go("preview")
     session.run(session.app.file_uploader(key="plan_file").upload("p.json", b'{"format": "plan/1"}', "text/plain"))
     assert "lacks" in session.errors()
@@ -123,35 +123,35 @@ def test_long_planning_waits_for_button_and_cancels() -> None:
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
     studio = Studio(workload=workload)
     session = Session(plan=link.packed(studio)).go("preview")
-    assert "Planning this takes about" in session.said()
+    assert "Planning this takes about" in session.text()
     assert "Typical error (counts)" not in session.metrics()
-    assert "there is no plan yet" in session.said()
+    assert "there is no plan yet" in session.text()
     session.press("plan_now")
     session.press("Cancel")
     for _ in range(100):
-        if "cancelled" in session.said():
+        if "cancelled" in session.text():
             break
         session.run(session.app)
-    assert "cancelled" in session.said()
+    assert "cancelled" in session.text()
     assert any(b.key == "plan_now" for b in session.app.button)
 
 
 def test_pairs_of_groups_are_drawn_as_map(session: Session) -> None:
     session.set(ways_shown_2="Map")
-    assert "Largest standard error, pair by pair" in session.said()
-    assert "Choose a cell to look at its group." in session.said()
-    alone = opened(Workload.all_ways(demo("cps"), (1,)))
+    assert "Largest standard error, pair by pair" in session.text()
+    assert "Choose a cell to look at its group." in session.text()
+    alone = open_preview(Workload.all_ways(demo_schema("cps"), (1,)))
     assert "Map" not in next(r for r in alone.app.radio if r.label.startswith("Groups")).options
 
 
-@pytest.mark.usefixtures("searching")
+@pytest.mark.usefixtures("keeps_bound_search")
 def test_distance_to_bound_is_computed_and_shown() -> None:
-    workload = Workload(demo("survey")).add("vote").add("education").add(("vote", "education"))
-    session = opened(workload)
-    assert "Over its bound" not in session.metrics()  # no other figure stands here while the bound is searched
+    workload = Workload(demo_schema("survey")).add("vote").add("education").add(("vote", "education"))
+    session = open_preview(workload)
+    assert "Over its bound" not in session.metrics()  # hidden during the search for the bound
     session.until(lambda: session.metrics()["Over the best possible"] != "searching…")
     result, bound = plan(workload, Budget(pcost=1.0)), fitness.mechanism_bound(workload)
     assert session.metrics()["Over the best possible"] == f"≤ {fitness.above_best(result, bound)}"
-    assert "Over its bound" not in session.metrics()  # one claim, the strong one
-    assert fitness.bound_text(result, bound) in session.set(fold_limit=True).said()
+    assert "Over its bound" not in session.metrics()  # only the stronger claim is shown
+    assert fitness.bound_text(result, bound) in session.set(fold_limit=True).text()
     assert not session.errors()

@@ -1,4 +1,4 @@
-"""Targets: the budget that reaches them, the weights or locks that serve them, used and taken back."""
+"""Preview page: error targets, and the budgets, weights and locks for them."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ from pages.parts.preview.lock_form import EACH, PRESENT
 from pages.parts.shell import link
 from pages.parts.workload import reference_form
 from tests import working
-from tests.app.preview.given import opened
-from tests.app.session import EVEN, Session, demo, expected, with_plan
+from tests.app.preview.sessions import open_preview
+from tests.app.session import UNIFORM, Session, demo_plan, demo_schema, open_demo
 
 
-def pcost_shown(session: Session) -> float:
+def pcost_on_page(session: Session) -> float:
     return session.app.number_input(key=f"budget_pcost_{session.app.session_state['history'].version}").value
 
 
 def test_error_target_sets_budget_until_undo(session: Session) -> None:
-    reference = expected()
+    reference = demo_plan()
     session.set(budget_unit="pcost", fold_share=True, tolerance=4.0, tolerance_share=0.95)
     needed = budget_for(reference.workload, 4.0, 0.95)
-    assert f"a budget of pcost {cost(needed.pcost)} is needed; this plan spends pcost 1." in session.said()
-    assert fitness.within_text(reference, 4.0) in session.said()
+    assert f"a budget of pcost {cost(needed.pcost)} is needed; this plan spends pcost 1." in session.text()
+    assert fitness.within_text(reference, 4.0) in session.text()
     session.press("use_budget_share")
     assert session.studio.budget == needed
-    assert pcost_shown(session) == pytest.approx(needed.pcost)
+    assert pcost_on_page(session) == pytest.approx(needed.pcost)
     again = plan(reference.workload, needed)
     assert session.metrics()["Typical error (counts)"] == format_number(again.rmse)
     assert share_within(again, 4.0) >= 0.95
-    assert budget_for(again.workload, 4.0, 0.95) == session.studio.budget  # and now it is the present one
-    assert session.app.number_input(key="tolerance").value == 4.0  # the target stays while the plan changes
-    assert fitness.within_text(again, 4.0) in session.said()
+    assert budget_for(again.workload, 4.0, 0.95) == session.studio.budget
+    assert session.app.number_input(key="tolerance").value == 4.0
+    assert fitness.within_text(again, 4.0) in session.text()
     session.press("undo")
     assert session.studio.budget == Budget(pcost=1.0)
     assert session.metrics()["Typical error (counts)"] == format_number(reference.rmse)
 
 
 def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
-    reference = expected()
+    reference = demo_plan()
     session.set(fold_share=True, tolerance=10.0, tolerance_is="95% interval", tolerance_share=1.0)
     error = fitness.error_for(reference, 10.0)
     assert error == pytest.approx(10 / 1.959964)
-    assert fitness.within_text(reference, error) in session.said()
-    assert "To bring every query within it" in session.said()
+    assert fitness.within_text(reference, error) in session.text()
+    assert "To bring every query within it" in session.text()
     session.press("use_budget_share")
     assert session.studio.budget == budget_for(reference.workload, error)
     again = plan(reference.workload, session.studio.budget)
@@ -66,15 +66,15 @@ def test_interval_target_needs_smaller_standard_error(session: Session) -> None:
 
 
 def test_unreachable_target_shows_error() -> None:
-    workload = Workload(demo("census")).add("sex").add("age", "marginal", weight=0.0)
-    session = opened(workload).set(fold_share=True)
+    workload = Workload(demo_schema("census")).add("sex").add("age", "marginal", weight=0.0)
+    session = open_preview(workload).set(fold_share=True)
     assert "can be answered at all" in session.errors()
     assert not any(b.key == "use_budget_share" for b in session.app.button)
     assert "cannot be answered" in session.errors()
 
 
 def test_drawn_query_sets_budget_for_its_interval() -> None:
-    session, reference = with_plan("survey"), expected("survey")
+    session, reference = open_demo("survey"), demo_plan("survey")
     session.set(fold_probe=True, probe_how="Draw on the domain", range_names_10=["age"])
     session.run(session.app.select_slider(key="range_age_82_0").set_range(10, 20))
     tensor = [float(10 <= i <= 20) for i in range(82)]
@@ -91,24 +91,24 @@ def test_drawn_query_sets_budget_for_its_interval() -> None:
 
 def test_query_without_cells_needs_no_budget(session: Session) -> None:
     session.set(fold_probe=True, probe_names=["sex"], probe_sex=[])
-    assert "without any noise" in session.said()
+    assert "without any noise" in session.text()
     assert not session.errors()
 
 
 def test_noise_is_shown_relative_to_record_count(session: Session) -> None:
     session.set(fold_usable=True)
-    assert "Give it to see" in session.said()
+    assert "Give it to see" in session.text()
     session.set(scale_records=50_000)
     scale = NoiseScale(records=50_000)
-    assert quality_text(expected(), scale) in session.said()
+    assert quality_text(demo_plan(), scale) in session.text()
     assert session.set(scale_publishable=40.0).errors()
     session.set(scale_publishable=15.0, usable_share=0.95).press("use_budget_usable")
-    assert session.studio.budget == budget_for_quality(expected(), scale, 0.95)
+    assert session.studio.budget == budget_for_quality(demo_plan(), scale, 0.95)
 
 
 def test_targets_with_locks_set_budget_until_undo() -> None:
     workload = Workload.all_ways(Schema.from_json('{"a": 3, "b": 4, "c": 2}'), (1, 2), "marginal")
-    session, result = opened(workload), plan(workload, Budget(pcost=1.0))
+    session, result = open_preview(workload), plan(workload, Budget(pcost=1.0))
     before = session.studio
     session.set(fold_targets=True)
     rows = [n.label for n in session.app.number_input if (n.key or "").startswith("target_")]
@@ -118,28 +118,28 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     session.until(lambda: any(b.key == "targets_use" for b in session.app.button))
     targets = [{1: 10.0, 2: 50.0}[len(group.attributes)] for group in result.workload.groups]
     needed = budget_for(result.workload, targets, fit="shape")
-    assert f"It takes ε {cost(needed.epsilon(1e-6))}" in session.said().replace("*", "")
+    assert f"It takes ε {cost(needed.epsilon(1e-6))}" in session.text().replace("*", "")
     assert session.studio is before
     session.press("targets_use")
     assert session.studio.budget == needed
-    assert session.studio.options == EVEN | {"objective": "max", "targets": targets}
+    assert session.studio.options == UNIFORM | {"objective": "max", "targets": targets}
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert names["made"].hash == plan(result.workload, needed, objective="max", targets=targets).hash
     assert session.metrics()["Typical error (counts)"] == format_number(names["made"].rmse)
     assert link.unpacked(link.packed(session.studio)).to_json() == session.studio.to_json()
-    session.press("what_if_drop").press("what_if_keep")  # the groups that stay keep their targets
+    session.press("what_if_drop").press("what_if_keep")  # remaining groups have the same targets
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
     session.go("workload").set(add_how="One set of attributes").press("add_total").go("preview")
-    assert session.studio.options == EVEN
-    assert "They went with a change of the groups" in session.said()
+    assert session.studio.options == UNIFORM
+    assert "They went with a change of the groups" in session.text()
     session.press("undo")
     assert session.studio.options["targets"] == targets[:3]
-    assert "They went with" not in session.said()
+    assert "They went with" not in session.text()
     session.set(fold_targets=True).press("targets_forget")
-    assert session.studio.options == EVEN
-    assert "They went with" not in session.said()
+    assert session.studio.options == UNIFORM
+    assert "They went with" not in session.text()
     session.set(targets_goal=PRESENT, targets_for=EACH)
     assert len([c for c in session.app.checkbox if (c.key or "").startswith("lock_")]) == 3
 
@@ -147,10 +147,10 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
 def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(aim_form.publishing, "weigh", working.doubled)
     workload = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
-    session = opened(workload)
+    session = open_preview(workload)
     session.set(fold_aim=True).press("aim_find")
     session.until(lambda: any(b.key == "aim_use" for b in session.app.button))
-    text = session.said()
+    text = session.text()
     assert "never the records that are to be protected" in text
     assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in text
     assert any('aim="published", reference=reference)' in c.value for c in session.app.code)

@@ -1,4 +1,4 @@
-"""The ledger that tests of the Release page begin with."""
+"""Ledger fixture for tests of the Release page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledgers and datasets on the Release page: made by hand, never from what is damaged, changed by name."""
+"""Release page: creation of ledgers, declaration and change of totals."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.release.given import releasing
-from tests.app.session import EVEN, Session, demo, wait
+from tests.app.release.sessions import open_step
+from tests.app.session import UNIFORM, Session, demo_schema, wait
 
 
 def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
     place = tmp_path / "new.ledger"
-    session = releasing(place)
-    assert "There is no ledger here" in session.said()
+    session = open_step(place)
+    assert "There is no ledger here" in session.text()
     assert not place.exists()
     session.press("create_ledger")
-    assert "Declare the dataset" in session.said()
+    assert "Declare the dataset" in session.text()
     planned = session.studio.budget
     for unit, total in {"mu": planned.mu, "rho": planned.rho, "pcost": planned.pcost}.items():
         (box,) = (n for n in session.set(dataset_unit=unit).app.number_input if n.key == "dataset_total")
         assert total <= box.value <= 1.001 * total
-        assert "pays for 1 release of the present plan" in session.said()
-    assert "pays for 3 releases" in session.set(dataset_total=3.2).said()
+        assert "pays for 1 release of the present plan" in session.text()
+    assert "pays for 3 releases" in session.set(dataset_total=3.2).text()
     session.set(dataset_name="a", dataset_total=0.0).press("declare")
     assert "pcost was given as 0.0" in session.errors()
     session.set(dataset_total=0.5).press("declare")
     assert not session.errors()
     assert Ledger(place).status("a").total == 0.5
     assert "0 of 0.5 pcost spent" in next(p.text for p in session.app.get("progress"))
-    assert "has 0.5 pcost left" in session.said()
+    assert "has 0.5 pcost left" in session.text()
     session.set(dataset_name="A", dataset_total=9.0).press("declare")
     assert "already" in session.errors()
 
 
 def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
-    workload = Workload.all_ways(demo("survey"), (1,))
-    studio = Studio(workload=workload, budget=Budget.approx(1.0, 1e-9), options=EVEN)
+    workload = Workload.all_ways(demo_schema("survey"), (1,))
+    studio = Studio(workload=workload, budget=Budget.approx(1.0, 1e-9), options=UNIFORM)
     path = str(tmp_path / "new.ledger")
     session = wait(Session(plan=link.packed(studio)).go("release", step="2. Release", ledger_path=path))
     session.press("create_ledger")
     session.set(dataset_unit="epsilon, delta", dataset_name="a")
-    assert "pays for 1 release of the present plan" in session.said()
+    assert "pays for 1 release of the present plan" in session.text()
     session.press("declare")
     assert not session.errors()
     status = Ledger(tmp_path / "new.ledger").status("a")
@@ -58,7 +58,7 @@ def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
 def test_damaged_ledger_offers_no_new_budget(tmp_path: Path, content: bytes) -> None:
     place = tmp_path / "bad.ledger"
     place.write_bytes(content)
-    session = releasing(place)
+    session = open_step(place)
     assert session.errors()
     assert not any(b.key in ("release", "create_ledger", "declare") for b in session.app.button)
     assert place.read_bytes() == content
@@ -69,21 +69,21 @@ def test_total_change_requires_name_and_reason(tmp_path: Path) -> None:
     book = Ledger.create(path)
     book.add_dataset("people", total=Budget(pcost=1.0))
     book.spend(dataset="people", key="a", pcost=0.75, plan_hash="p")
-    session = releasing(path)
+    session = open_step(path)
     (box,) = (n for n in session.app.number_input if n.key.startswith("new_people_"))
     assert (box.value, box.min) == (1.0, 0.75)
     session.run(box.set_value(2.5))
-    assert "name" in session.press("change_total").errors()  # nobody has said who
+    assert "name" in session.press("change_total").errors()  # the name is missing
     session.set(total_by="R. Office", total_reason="a second wave").press("change_total")
     assert not session.errors()
     assert book.status("people").left == 1.75
-    assert "2.5 pcost, changed by R. Office: a second wave" in session.said()
+    assert "2.5 pcost, changed by R. Office: a second wave" in session.text()
 
 
 def test_declare_confusable_name_warns_before_the_press(tmp_path: Path) -> None:
     path = tmp_path / "office.ledger"
     Ledger.create(path).add_dataset("adult", total=Budget(pcost=1.0))
-    session = releasing(path).set(dataset_name="\u0430dult")
+    session = open_step(path).set(dataset_name="\u0430dult")
     assert any("looks like" in warning.value for warning in session.app.warning)
     assert not any("looks like" in w.value for w in session.set(dataset_name="people").app.warning)
     assert "invisible" in session.set(dataset_name="adult\ufe0f").press("declare").errors()

@@ -1,4 +1,4 @@
-"""Records for a release: files, uploads, databases, and what becomes of rows that do not fit."""
+"""Release page: records from files, uploads, workbooks and databases."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pages.parts.jobs import private, tasks
 from pages.parts.release.records_form import Source
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.release.given import SURVEY, kinds, ready, waiting
-from tests.app.session import Session, expected, wait
+from tests.app.release.sessions import SURVEY, is_release_disabled, open_release, row_kinds
+from tests.app.session import Session, demo_plan, wait
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("how", ["File on this machine", "Upload"])
 def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -> None:
-    """What the wrong encoding makes of a label fits no label; the check says what to do, and the release counts."""
     schema = Schema([Attribute.categorical("city", ["Köln", "Łódź"])])
     rows = "city;n\n" + "Köln;1\n" * 600 + "Łódź;1\n" * 400
     place = tmp_path / "records.csv"
@@ -37,11 +37,11 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
         session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
     else:
         session.set(records_path=str(place))
-    assert "city, is also an attribute" in session.set(rows_are="ignored", number_column="n, city").said()
+    assert "city, is also an attribute" in session.set(rows_are="ignored", number_column="n, city").text()
     wait(session.set(rows_are="ignored", number_column="n").press("check_records"))
     assert any("save the file as UTF-8, or give its encoding" in e.value.replace("\\", "") for e in session.app.error)
     wait(session.set(records_encoding="cp1250", confirmation="cities").press("release"))
-    assert "Released for cities" in session.said()
+    assert "Released for cities" in session.text()
     (spend,) = (row for row in Ledger(book.path).rows() if row.kind == "spend")
     answers = load_measurement(book, spend.key).answers(0)
     assert np.abs(answers["answer"].to_numpy() - [600, 400]).max() < 40
@@ -51,11 +51,11 @@ def test_uploaded_records_are_read_and_removed(ledger: Ledger, monkeypatch: pyte
     folder = ledger.path.parent / "temporary"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    session = ready(ledger, records="").set(records_how="Upload")
+    session = open_release(ledger, records="").set(records_how="Upload")
     content = Path(SURVEY).read_bytes()
     session.run(session.app.file_uploader(key="records_file").upload("s.csv", content, "text/csv"))
     wait(session.set(confirmation="survey").press("release"))
-    assert "Released for survey" in session.said()
+    assert "Released for survey" in session.text()
     assert not list(folder.rglob("records*"))
 
 
@@ -66,12 +66,12 @@ def test_configured_database_table_is_counted_in_place(
         database.execute(f"create table people as from read_csv('{SURVEY}')")
     settings = tmp_path / "sources.toml"
     settings.write_text(f'[census]\naddress = "duckdb://{tmp_path / "held.duckdb"}"\ntable = "people"\n')
-    assert "Database" not in ready(ledger).app.radio(key="records_how").options
+    assert "Database" not in open_release(ledger).app.radio(key="records_how").options
     monkeypatch.setenv("DP_WORKBENCH_SOURCES", str(settings))
-    session = ready(ledger, records="").set(records_how="Database", confirmation="survey")
+    session = open_release(ledger, records="").set(records_how="Database", confirmation="survey")
     assert session.app.selectbox(key="records_table").value == "census"
-    assert not waiting(session)
-    plan_json = expected("survey", (1,)).to_json()
+    assert not is_release_disabled(session)
+    plan_json = demo_plan("survey", (1,)).to_json()
     by_file, by_name = (
         tasks.check(plan_json, data, "survey", str(ledger.path), {}, progress=lambda *_: True)
         for data in (SURVEY, Source(name="census").to_file()[0])
@@ -79,7 +79,7 @@ def test_configured_database_table_is_counted_in_place(
     assert by_name == by_file
     monkeypatch.chdir(ledger.path.parent)
     exec(session.app.code[0].value, {})
-    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
     settings.write_text("[census]\n")
     assert "must hold texts" in session.set(confirmation="x").app.error[0].value
 
@@ -96,41 +96,41 @@ def test_records_that_cannot_be_read_spend_nothing(ledger: Ledger, content: str 
     place = ledger.path.parent / "records.csv"
     if content is not None:
         place.write_text(content, encoding="utf-8")
-    session = ready(ledger, records=str(place)).set(confirmation="survey")
+    session = open_release(ledger, records=str(place)).set(confirmation="survey")
     wait(session.press("release"))
     assert "Release:" in session.errors()
     assert words in session.errors()
-    assert kinds(ledger) == ["ledger", "dataset"]
+    assert row_kinds(ledger) == ["ledger", "dataset"]
     place.write_bytes(Path(SURVEY).read_bytes())
     wait(session.set(confirmation="survey").press("release"))
-    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
 
 
 def test_rows_outside_domain_are_left_out(ledger: Ledger) -> None:
     place = ledger.path.parent / "records.csv"
     lines = Path(SURVEY).read_text(encoding="utf-8").splitlines()
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
-    session = ready(ledger, records=str(place)).set(confirmation="survey")
+    session = open_release(ledger, records=str(place)).set(confirmation="survey")
     wait(session.press("check_records"))
-    assert "left out 1" in session.said()
-    assert "age: 1 outside the public domain" in session.said()
+    assert "left out 1" in session.text()
+    assert "age: 1 outside the public domain" in session.text()
     fits = session.app.dataframe[-1].value.set_index("Column")
     assert fits.loc["age"].tolist() == [944, 0, 1, 0, 1, "136 (1)"]
     assert (fits["Known"] + fits["Missing"] + fits["Not known"] == 945).all()
-    assert kinds(ledger) == ["ledger", "dataset"]
+    assert row_kinds(ledger) == ["ledger", "dataset"]
     session.set(records_path=SURVEY)
-    assert "left out 1" not in session.said()  # of other records than those that are chosen now
+    assert "left out 1" not in session.text()
     assert all("Not known" not in frame.value for frame in session.app.dataframe)
     wait(session.press("check_records"))
-    assert "left out 0" in session.said()
+    assert "left out 0" in session.text()
     session.set(records_path=str(place))
-    assert "left out 1" in session.said()
+    assert "left out 1" in session.text()
     place.write_text("\n".join(lines) + "\n", encoding="utf-8")
     wait(session.press("check_records"))
-    assert "left out 0" in session.said()  # the file was mended
+    assert "left out 0" in session.text()  # the corrected file
     place.write_text("\n".join([*lines, lines[1].replace("36", "136", 1)]) + "\n", encoding="utf-8")
     wait(session.press("release"))
-    assert "Rows read 945 = counted 944 + left out 1" in session.said()
+    assert "Rows read 945 = counted 944 + left out 1" in session.text()
 
 
 @pytest.mark.parametrize("how", ["File on this machine", "Upload"])
@@ -139,30 +139,30 @@ def test_sheet_of_workbook_is_chosen_and_released(ledger: Ledger, how: str) -> N
     with pd.ExcelWriter(place, engine="xlsxwriter") as book:
         rows.iloc[:10].to_excel(book, sheet_name="first 10%", index=False)
         rows.to_excel(book, sheet_name="all rows", index=False)
-    session = ready(ledger, records="").set(records_how=how)
+    session = open_release(ledger, records="").set(records_how=how)
     if how == "Upload":
         session.run(session.app.file_uploader(key="records_file").upload("r.xlsx", place.read_bytes(), ""))
     else:
         session.set(records_path=str(place))
     session.set(confirmation="survey")
-    assert waiting(session)
-    assert "choose the sheet" in session.said()
+    assert is_release_disabled(session)
+    assert "choose the sheet" in session.text()
     wait(session.set(records_sheet="first 10%").press("check_records"))
-    assert "Rows read 10 =" in session.said()
+    assert "Rows read 10 =" in session.text()
     session.set(records_sheet="all rows")
-    assert "Rows read 10 =" not in session.said()
+    assert "Rows read 10 =" not in session.text()
     wait(session.press("release"))
-    assert "Released for survey" in session.said()
-    assert f"Rows read {len(rows):,} =" in session.said()
-    assert not list(private.folder().glob("records_*"))
+    assert "Released for survey" in session.text()
+    assert f"Rows read {len(rows):,} =" in session.text()
+    until(lambda: not list(private.folder().glob("records_*")))
     assert "SheetFile(path=" in session.app.code[0].value
 
 
 def test_sheet_choice_is_absent_for_single_sheets(ledger: Ledger) -> None:
     place = ledger.path.parent / "records.xlsx"
     pd.read_csv(SURVEY).to_excel(place, engine="xlsxwriter", index=False)
-    session = ready(ledger, records=str(place)).set(confirmation="survey")
-    assert not waiting(session)
+    session = open_release(ledger, records=str(place)).set(confirmation="survey")
+    assert not is_release_disabled(session)
     assert all(box.key != "records_sheet" for box in session.app.selectbox)
     place.write_bytes(b"no workbook")
     session.run(session.app)

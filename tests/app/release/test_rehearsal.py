@@ -1,4 +1,4 @@
-"""Rehearsals and simulated records: the truth beside the answers, and nothing spent."""
+"""Release page: rehearsals on simulated records."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ import pytest
 
 from pages.parts.jobs import tasks
 from pages.parts.release import download_view
-from tests.app.release.given import shown
-from tests.app.session import Session, wait, with_plan
+from tests.app.release.sessions import answers_on_page
+from tests.app.session import Session, open_demo, wait
 
 
 def test_release_page_starts_with_rehearsal_of_plan() -> None:
     session = Session().go("release")
-    assert "What was paid for before is found in the ledger" in session.said()
+    assert "What was paid for before is found in the ledger" in session.text()
     assert session.app.session_state["step"] == "3. Paid releases"
-    session.app.session_state["history"] = with_plan("survey", (1,)).app.session_state["history"]
-    assert "Nothing rehearsed yet" in session.go("preview").go("release").said()
+    session.app.session_state["history"] = open_demo("survey", (1,)).app.session_state["history"]
+    assert "Nothing rehearsed yet" in session.go("preview").go("release").text()
 
 
 def test_rehearsal_shows_true_counts_and_spends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = with_plan("survey", (1,), page="release")
-    assert "Nothing rehearsed yet" in session.said()
+    session = open_demo("survey", (1,), page="release")
+    assert "Nothing rehearsed yet" in session.text()
     wait(session.set(rows=500).press("rehearse"))
-    assert "REHEARSAL on simulated records" in session.said()
-    table = shown(session)
+    assert "REHEARSAL on simulated records" in session.text()
+    table = answers_on_page(session)
     assert list(table) == ["query", "answer", "std", "low", "high", "truth"]
     records = tasks.synthetic(session.studio.schema, 500, 1)
     assert table["truth"].iloc[-1] == (records["age"] < 100).sum()
     assert (abs(table["answer"] - table["truth"]) < 6 * table["std"]).all()
     session.set(rehearsal_view="Ask something else", rehearsal_ask_names=["vote"])
-    assert "(rehearsal)" in session.said()
-    assert "The true count lies between" in session.said()
-    assert max(map(len, session.metrics().values())) <= 12  # longer ones are cut off in a third of a narrow page
+    assert "(rehearsal)" in session.text()
+    assert "The true count lies between" in session.text()
+    assert max(map(len, session.metrics().values())) <= 12  # longer texts are cut off on narrow pages
     session.set(rehearsal_together="minus", rehearsal_other_names=["vote"])
-    assert ") minus (" in session.said()
+    assert ") minus (" in session.text()
     assert next(m.value for m in session.app.metric if m.label == "Standard error").startswith("0")
     session.set(rehearsal_view="Do the intervals hold?", coverage_rehearsals=20).press("coverage_start")
     wait(session)
-    assert "In 20 rehearsals" in session.said()
+    assert "In 20 rehearsals" in session.text()
     session.set(rehearsal_view="Tables to publish", rehearsal_simulate=True)
-    assert "Nothing published yet" in session.said()
+    assert "Nothing published yet" in session.text()
     wait(session.press("rehearsal_publish"))
     sides = session.app.dataframe[0].value
     np.testing.assert_array_equal(sides["answer"], table["answer"])
     assert (sides["published"].dropna() >= 0).all()
     assert any("criterion" in frame.value for frame in session.app.dataframe)
-    assert "cost no budget" in session.said()
+    assert "cost no budget" in session.text()
     files = {b.label for b in session.app.get("download_button") if not b.disabled}
     assert files >= {"Tables (zip)", "Workbook (xlsx)", "Published as CSV", "Published as Parquet", "Simulated records"}
     assert list(session.set(rehearsal_shown="Published").app.dataframe[0].value) == list(sides)[:7]
-    session.set(rehearsal_least=1e6)  # another rule is another work
-    assert "Nothing published yet" in session.said()
+    session.set(rehearsal_least=1e6)  # another rule needs another run
+    assert "Nothing published yet" in session.text()
     monkeypatch.setattr(download_view, "IN_BROWSER", 1)
     session.set(rehearsal_view="Download")
-    assert "the package have to wait: More than 1 answers" in session.said()
+    assert "the package have to wait: More than 1 answers" in session.text()
     assert "rehearsal=True" in session.app.code[-1].value
     session.set(rows=501)
-    assert "Nothing rehearsed yet" in session.said()
+    assert "Nothing rehearsed yet" in session.text()

@@ -1,4 +1,4 @@
-"""The release itself: confirmation, one draw per key, results, and what broke off."""
+"""Release page: confirmation, one draw per key, results and recovery."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from engine.release import measure
 from engine.release.measure import load_measurement
 from pages.parts.jobs import private, publishing
 from pages.parts.release.published_view import FILES
-from tests.app.release.given import SURVEY, kinds, ready, shown, waiting
-from tests.app.session import expected, wait
+from tests.app.release.sessions import SURVEY, answers_on_page, is_release_disabled, open_release, row_kinds
+from tests.app.session import demo_plan, wait
 
 
-def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
-    """What is published at the third attempt, and where the first two left what they had reached."""
+def publish_after_two_stops(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
+    """Cancel the publication twice; return its third result and the checkpoint folder."""
     checkpoint, messages = private.reached("a job"), list[str]()
 
     def attempt(limit: int) -> dict[str, Any]:
         messages.clear()
 
-        def heard(fraction: float, text: str) -> bool:
+        def report(fraction: float, text: str) -> bool:
             messages.append(text)
             return len(messages) < limit
 
         args = source, "shrunk", True, (True, None), {"least_count": 5.0}, files, str(checkpoint)
-        return publishing.publish_tables(*args, progress=heard)
+        return publishing.publish_tables(*args, progress=report)
 
     for limit in (8, 20):
         with pytest.raises(Cancelled):
@@ -40,43 +40,43 @@ def stopped_twice(source: dict[str, str], files: dict[str, str]) -> tuple[dict[s
 
 
 def test_release_without_confirmation_is_disabled(ledger: Ledger) -> None:
-    session = ready(ledger, records="")
-    assert waiting(session)
-    assert "choose the records first" in session.said()
+    session = open_release(ledger, records="")
+    assert is_release_disabled(session)
+    assert "choose the records first" in session.text()
     session.set(records_path=SURVEY)
     for typed in ("", "Survey", "surve"):
         session.set(confirmation=typed)
-        assert waiting(session)
-        assert "type the dataset's name exactly" in session.said()
-    assert not waiting(session.set(confirmation="survey"))
-    assert kinds(ledger) == ["ledger", "dataset"]
+        assert is_release_disabled(session)
+        assert "type the dataset's name exactly" in session.text()
+    assert not is_release_disabled(session.set(confirmation="survey"))
+    assert row_kinds(ledger) == ["ledger", "dataset"]
 
 
 def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
-    session = ready(ledger).set(confirmation="survey")
-    other = ready(ledger).set(confirmation="survey")
+    session = open_release(ledger).set(confirmation="survey")
+    other = open_release(ledger).set(confirmation="survey")
     session.press("release")
     other.press("release")
     wait(session)
     wait(other)
-    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
-    assert "Released for survey" in session.said()
-    assert "Rows read 944 = counted 944 + left out 0" in session.said()
+    assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    assert "Released for survey" in session.text()
+    assert "Rows read 944 = counted 944 + left out 0" in session.text()
     session.set(release_result_group=0)
-    first = shown(session)
-    for again in (other, ready(ledger)):
-        pd.testing.assert_frame_equal(shown(again.set(release_result_group=0)), first)
+    first = answers_on_page(session)
+    for again in (other, open_release(ledger)):
+        pd.testing.assert_frame_equal(answers_on_page(again.set(release_result_group=0)), first)
     for _ in range(3):
         session.run(session.app)
-    pd.testing.assert_frame_equal(shown(session), first)
+    pd.testing.assert_frame_equal(answers_on_page(session), first)
     (spend,) = (row for row in Ledger(ledger.path).rows() if row.kind == "spend")
     stored = load_measurement(ledger, spend.key)
     pd.testing.assert_frame_equal(stored.answers(0), first)
     assert "truth" not in first
 
-    files = {kind: str(ledger.path.parent / f"made.{kind}") for kind in FILES}
+    files = {kind: str(ledger.path.parent / f"output.{kind}") for kind in FILES}
     source = {"ledger": str(ledger.path), "key": spend.key}
-    result, checkpoint = stopped_twice(source, files)
+    result, checkpoint = publish_after_two_stops(source, files)
     assert not checkpoint.exists()
     assert result["total"] == len(pd.read_csv(files["records"])) == len(stored.publish(integer=True).people)
     assert result["acceptance"]["met"][0]
@@ -85,7 +85,7 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
         assert b"REHEARSAL" not in Path(files[kind]).read_bytes()
 
     session.set(release_result_group=4, release_result_confidence=0.9)
-    pd.testing.assert_frame_equal(shown(session), stored.answers(4, confidence=0.9))
+    pd.testing.assert_frame_equal(answers_on_page(session), stored.answers(4, confidence=0.9))
     session.set(release_result_view="Ask something else", release_result_ask_names=["vote"])
     answer = stored.answer(("vote",), [1.0, 0.0])
     assert session.metrics()["Answer (counts)"] == f"{answer.answer:,.1f}"
@@ -94,84 +94,84 @@ def test_release_requested_twice_runs_once(ledger: Ledger) -> None:
     target = ledger.path.parent / "answers.csv"
     session.set(release_result_view="Download", release_result_path=str(target))
     wait(session.press("release_result_write"))
-    assert "Written" in session.said()
+    assert "Written" in session.text()
     assert len(pd.read_csv(target)) == stored.plan.workload.queries
 
     session.set(again_1=True)
-    assert "Attempt 2 draws new noise and spends" in session.said()
+    assert "Attempt 2 draws new noise and spends" in session.text()
     wait(session.set(confirmation="survey").press("release"))
-    assert kinds(ledger)[4:] == ["spend", "saved"]
+    assert row_kinds(ledger)[4:] == ["spend", "saved"]
     session.set(release_result_view="Answers", release_result_group=0)
-    assert (shown(session)["answer"] != first["answer"]).all()
+    assert (answers_on_page(session)["answer"] != first["answer"]).all()
     session.set(again_2=True)
-    assert waiting(session.set(confirmation="survey"))
-    assert "has 0.5 pcost left and this plan costs 1" in session.said()
+    assert is_release_disabled(session.set(confirmation="survey"))
+    assert "has 0.5 pcost left and this plan costs 1" in session.text()
 
 
 def test_lost_result_shows_error_and_needs_attempt(ledger: Ledger) -> None:
-    session = ready(ledger)
-    reference = expected("survey", (1,))
+    session = open_release(ledger)
+    reference = demo_plan("survey", (1,))
     ledger.spend(dataset="survey", key=f"survey|{reference.hash}|1", pcost=reference.pcost, plan_hash=reference.hash)
     session.run(session.app)
     assert "no result was saved" in session.errors()
     assert not any(b.key == "release" for b in session.app.button)
     session.set(again_1=True, confirmation="survey")
-    assert not waiting(session)
+    assert not is_release_disabled(session)
 
 
 def test_interrupted_release_is_completed_without_cost(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    reference = expected("survey", (1,))
+    reference = demo_plan("survey", (1,))
     with monkeypatch.context() as patched:
         patched.setattr(Ledger, "save_result", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             measure(reference, SURVEY, dataset="survey", ledger=ledger)
-    session = ready(ledger)
-    assert "spends nothing more" in session.said() + session.errors() + str(session.app.warning)
+    session = open_release(ledger)
+    assert "spends nothing more" in session.text() + session.errors() + str(session.app.warning)
     wait(session.set(confirmation="survey").press("release"))
-    assert "Released for survey" in session.said()
-    assert kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
+    assert "Released for survey" in session.text()
+    assert row_kinds(ledger) == ["ledger", "dataset", "spend", "saved"]
 
 
 def test_stored_result_is_shown_after_failed_job(ledger: Ledger) -> None:
-    session = ready(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
+    session = open_release(ledger, records=str(ledger.path.parent / "missing.csv")).set(confirmation="survey")
     wait(session.press("release"))
     assert "there is no file" in session.errors()
-    measure(expected("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)  # another program was faster
+    measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)  # release by another program
     session.run(session.app)
-    assert "Released for survey" in session.said()
-    assert "Rows read" not in session.said()
+    assert "Released for survey" in session.text()
+    assert "Rows read" not in session.text()
 
 
 def test_row_counts_are_shown_to_releasing_session_only(ledger: Ledger) -> None:
-    session = ready(ledger)
-    other = ready(ledger)
+    session = open_release(ledger)
+    other = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    for again in (wait(other.run(other.app)), wait(ready(ledger))):
-        assert "Released for survey" in again.said()
-        assert "Rows read" not in again.said()
-    assert "Rows read 944" in session.said()
+    for again in (wait(other.run(other.app)), wait(open_release(ledger))):
+        assert "Released for survey" in again.text()
+        assert "Rows read" not in again.text()
+    assert "Rows read 944" in session.text()
     session.set(release_result_group=4)
-    assert "Rows read 944" in session.said()
+    assert "Rows read 944" in session.text()
     session.go("preview").go("release").set(step="2. Release")
-    assert "Released for survey" in session.said()
-    assert "Rows read" not in session.said()
+    assert "Released for survey" in session.text()
+    assert "Rows read" not in session.text()
 
 
 def test_stored_answers_are_hidden_for_other_records(ledger: Ledger, tmp_path: Path) -> None:
-    measure(expected("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
+    measure(demo_plan("survey", (1,)), SURVEY, dataset="survey", ledger=ledger)
     rows = Path(SURVEY).read_text().splitlines(keepends=True)
     other, shuffled = tmp_path / "other.csv", tmp_path / "shuffled.csv"
     other.write_text("".join(rows[:-1]))
     shuffled.write_text("".join([rows[0], *reversed(rows[1:])]))
-    session = wait(ready(ledger, records=str(shuffled)))
-    assert "Released for survey" in session.said()
+    session = wait(open_release(ledger, records=str(shuffled)))
+    assert "Released for survey" in session.text()
     session = wait(session.set(records_path=str(other)))
     assert "not the records that were released" in session.errors()
     assert "Release once more" in session.errors()
-    assert "Released for survey" not in session.said()
+    assert "Released for survey" not in session.text()
     assert not session.app.dataframe
     wait(session.set(again_1=True, confirmation="survey").press("release"))
-    assert "Released for survey" in session.said()
-    assert kinds(ledger)[-2:] == ["spend", "saved"]
+    assert "Released for survey" in session.text()
+    assert row_kinds(ledger)[-2:] == ["spend", "saved"]
     session = wait(session.set(records_path=str(shuffled)))
     assert "not the records that were released" in session.errors()

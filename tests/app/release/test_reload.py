@@ -1,4 +1,4 @@
-"""What a reload, another browser and the next day see of a release, and what is remembered for that."""
+"""Release page after a reload, in another browser and in a new session."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from engine.privacy import Budget
 from engine.release import measure
 from pages.parts.jobs import kept, plans
 from pages.parts.shell import places
-from tests.app.release.given import SURVEY, answers, kinds, ready, shown
-from tests.app.session import Session, expected, wait
+from tests.app.release.sessions import SURVEY, answers_of_worst_group, answers_on_page, open_release, row_kinds
+from tests.app.session import Session, demo_plan, wait
 
 
 @pytest.fixture
 def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Sessions that begin from now on are in the browser of this name."""
+    """Return a function that sets the browser of new sessions."""
     monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
 
-    def sit_at(name: str) -> None:
+    def use_browser(name: str) -> None:
         monkeypatch.setattr(places, "browser", lambda: name)
 
-    return sit_at
+    return use_browser
 
 
-def reloaded(session: Session, page: str = "release") -> Session:
-    """A new session at the address of an old one."""
+def reload_page(session: Session, page: str = "release") -> Session:
+    """Open a new session at the address of another session."""
     return Session(**session.app.query_params).go(page)
 
 
 def test_reload_shows_same_dataset_tab_and_result(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=1.0))
-    session = ready(ledger).set(dataset="other")
+    session = open_release(ledger).set(dataset="other")
     wait(session.set(confirmation="other").press("release"))
-    again = reloaded(session)
-    assert "Released for other" in again.said()
-    pd.testing.assert_frame_equal(shown(again), shown(session))
-    assert kinds(ledger) == ["ledger", "dataset", "dataset", "spend", "saved"]
+    again = reload_page(session)
+    assert "Released for other" in again.text()
+    pd.testing.assert_frame_equal(answers_on_page(again), answers_on_page(session))
+    assert row_kinds(ledger) == ["ledger", "dataset", "dataset", "spend", "saved"]
     for word in (str(ledger.path), "other"):
         assert word not in str(session.app.query_params)
 
@@ -54,23 +54,23 @@ def test_reload_replans_when_cache_is_empty(
     ledger: Ledger, browser: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     browser("mine")
-    session = ready(ledger)
+    session = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    kept._plans.clear()  # the server was started again
-    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # and planning takes long
-    again = reloaded(session)
-    assert "This needs the plan" in again.said()
+    kept._plans.clear()  # a restart of the server
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow planning
+    again = reload_page(session)
+    assert "This needs the plan" in again.text()
     wait(again.press("plan_now"))
-    assert "Released for survey" in again.said()
+    assert "Released for survey" in again.text()
 
 
 def test_other_browser_sees_no_release_at_address(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
-    session = ready(ledger)
+    session = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
     for name in ("theirs", ""):
         browser(name)
-        for other in (reloaded(session), reloaded(session).set(step="2. Release")):
+        for other in (reload_page(session), reload_page(session).set(step="2. Release")):
             assert other.studio.to_json() == session.studio.to_json()
             shown = str(other.app.main) + str(other.app.sidebar)
             for word in (str(ledger.path), "Released for", "Rows read", "2.5 pcost", "'survey'"):
@@ -81,38 +81,38 @@ def test_ledger_lists_releases_without_a_plan(ledger: Ledger, browser: Callable[
     browser("mine")
     ledger.add_dataset("other", total=Budget(pcost=9.0))
     measurements = [
-        measure(expected("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
+        measure(demo_plan("survey", ways, pcost), SURVEY, dataset=dataset, ledger=ledger)
         for dataset, ways, pcost in (("survey", (1,), 1.0), ("other", (1, 2), 2.0), ("other", (1,), 0.5))
     ]
-    common = engine.coarse_or_fine(expected("survey", (1,)), expected("survey", (1, 2)))
+    common = engine.coarse_or_fine(demo_plan("survey", (1,)), demo_plan("survey", (1, 2)))
     stepwise.look(common, SURVEY, dataset="other", ledger=ledger)
     session = Session().go("release")
     assert not any(b.key == "release" for b in session.app.button)
     session.set(ledger_path=str(ledger.path))
-    for again in (session, Session().go("release")):  # the second one is a new day: the ledger is remembered
+    for again in (session, Session().go("release")):  # the new session reopens the ledger
         assert "1 release of survey" in " ".join(s.value for s in again.app.subheader)
-        pd.testing.assert_frame_equal(shown(again), answers(measurements[0]))
+        pd.testing.assert_frame_equal(answers_on_page(again), answers_of_worst_group(measurements[0]))
         again.set(dataset="other")
         assert len(again.app.selectbox(key="paid").options) == 2
-        pd.testing.assert_frame_equal(shown(again), answers(measurements[2]))
+        pd.testing.assert_frame_equal(answers_on_page(again), answers_of_worst_group(measurements[2]))
         again.set(paid=measurements[1].key)
-        pd.testing.assert_frame_equal(shown(again), answers(measurements[1]))
-        assert "Look 1 of" in again.said()
-        assert "waits for a decision" in again.said()
-    pd.testing.assert_frame_equal(shown(reloaded(session)), answers(measurements[1]))
+        pd.testing.assert_frame_equal(answers_on_page(again), answers_of_worst_group(measurements[1]))
+        assert "Look 1 of" in again.text()
+        assert "waits for a decision" in again.text()
+    pd.testing.assert_frame_equal(answers_on_page(reload_page(session)), answers_of_worst_group(measurements[1]))
     session.press("paid_look_0")
     session.app.switch_page("pages/coarse.py")
     assert "What the look says" in " ".join(s.value for s in session.run(session.app).app.subheader)
-    assert len([k for k in kinds(ledger) if k == "spend"]) == 4
+    assert len([k for k in row_kinds(ledger) if k == "spend"]) == 4
 
 
 def test_settings_hold_paths_and_are_private(ledger: Ledger, browser: Callable[[str], None]) -> None:
     browser("mine")
-    session = ready(ledger)
+    session = open_release(ledger)
     file = ledger.path.parent / "settings" / "places.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     assert set(json.loads(file.read_text())["mine"]) == {"pages", "ledgers", "used"}
     for content in ("", "[]", "{", "[" * 100_000):
         file.write_text(content)
-        assert "Privacy cost" in reloaded(session).metrics()
+        assert "Privacy cost" in reload_page(session).metrics()

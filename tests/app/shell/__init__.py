@@ -1,1 +1,1 @@
-"""Tests of what all pages share: address, undo, clicks."""
+"""Tests of addresses, undo and clicks."""

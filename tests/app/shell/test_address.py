@@ -1,4 +1,4 @@
-"""Every kind of request as an address, as a name for one too long, and as Python."""
+"""Requests as addresses, stored names and Python code."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from engine.workload.sql import example, workload_from_sql
 from pages.parts.shell import code, designs, link, places
 from pages.parts.shell.state import History, Studio
 from tests.app.session import Session
-from tests.app.workload.given import SURVEY, large_workload, on_workload
+from tests.app.workload.sessions import SURVEY, build_large_workload, open_workload
 
 
-def of_every_kind() -> Studio:
+def build_studio() -> Studio:
     workload = Workload.all_ways(SURVEY, (1,))
     sql = "SELECT vote, COUNT(*) FROM t WHERE age < 40 OR party = 'Independent' GROUP BY vote; SELECT COUNT(*) FROM t"
     sql = sql.replace("Independent", SURVEY["party"].labels[3].replace("'", "''"))
@@ -34,14 +34,14 @@ def of_every_kind() -> Studio:
 
 
 def test_plan_code_rebuilds_all_groups() -> None:
-    here, names = of_every_kind(), {}
+    here, names = build_studio(), {}
     exec(code.plan_code(here), names)
     assert names["workload"] == here.workload
     assert names["made"].hash == plan(here.workload, here.budget).hash
 
 
 def test_page_code_rebuilds_added_groups() -> None:
-    session = on_workload(add_how="Write SQL").set(sql_text=example(SURVEY)).press("add_sql")
+    session = open_workload(add_how="Write SQL").set(sql_text=example(SURVEY)).press("add_sql")
     session.set(add_how="Drag a range").press("add_range")
     names: dict = {}
     exec(session.app.code[-1].value, names)
@@ -64,7 +64,7 @@ def test_long_workload_code_reads_file(kind: str, tmp_path, monkeypatch: pytest.
 
 
 def test_address_and_plan_file_restore_all_groups() -> None:
-    here = of_every_kind()
+    here = build_studio()
     assert len(link.packed(here)) < link.MAX_LENGTH
     session = Session(plan=link.packed(here)).go("workload")
     assert session.studio.to_json() == here.to_json()
@@ -75,7 +75,7 @@ def test_address_and_plan_file_restore_all_groups() -> None:
 
 
 def test_long_request_is_stored_under_short_name() -> None:
-    here = Studio(workload=large_workload(), budget=Budget(pcost=0.7))
+    here = Studio(workload=build_large_workload(), budget=Budget(pcost=0.7))
     session = Session()
     session.app.session_state["history"] = History(present=here)
     name = session.run(session.app).app.query_params[link.NAME]
@@ -84,7 +84,7 @@ def test_long_request_is_stored_under_short_name() -> None:
     assert len(name) < 30
     assert Session(plan=name).studio.to_json() == here.to_json()
     (file,) = (f for f in (places.folder() / "designs").iterdir() if f.stem == name.removeprefix(link.NAMED))
-    assert file.stat().st_mode & 0o077 == 0  # for its owner alone
+    assert file.stat().st_mode & 0o077 == 0  # readable by its owner only
     assert set(json.loads(designs.find(file.stem))) == {"question", "budget"}
     for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{file.stem}", f"~{file.stem[:-1]}"):
         again = Session(plan=wrong)

@@ -1,4 +1,4 @@
-"""Clicks: what is changed just before a button is pressed is in what it does."""
+"""Button clicks that arrive together with changed fields."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from streamlit.testing.v1 import AppTest
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from pages.parts.shell.clicks import AGAIN
-from tests.app.release.given import SURVEY, ready
-from tests.app.session import Session, wait, with_plan
+from tests.app.release.sessions import SURVEY, open_release
+from tests.app.session import Session, open_demo, wait
 
 
-def both(session: Session, button: str, **fields: object) -> Session:
-    """Change fields and press a button in one run, as both arrive where somebody is quick or the server is busy."""
+def set_and_press(session: Session, button: str, **fields: object) -> Session:
+    """Change fields and press a button in one run, as on a busy server."""
     for key, value in fields.items():
         if (field := session._widget(key)) is not None:
             field.set_value(value)
-        else:  # tabs
+        else:  # AppTest does not list tabs
             session.app.session_state[key] = value
     session.app.button(key=button).click()
     return session.run(session.app)
 
 
 def test_weight_set_with_click_is_used() -> None:
-    session = with_plan("survey", (1,), page="workload").set(
+    session = open_demo("survey", (1,), page="workload").set(
         add_how="One set of attributes", group_names=["age", "vote"]
     )
-    both(session, "add_group", group_weight=2.5)
+    set_and_press(session, "add_group", group_weight=2.5)
     assert session.studio.workload.groups[-1].weight == 2.5
-    assert "1 group added" in session.said()
+    assert "1 group added" in session.text()
     before = len(session.studio.workload.groups)
-    session.run(session.app)  # and once only
+    session.run(session.app)  # adds the group only once
     assert len(session.studio.workload.groups) == before
 
 
@@ -56,25 +56,25 @@ def test_field_below_button_is_used_on_click() -> None:
 
 
 def test_rehearsal_uses_size_set_with_click() -> None:
-    session = with_plan("survey", (1,), page="release")
-    both(session, "rehearse", rows=321)
+    session = open_demo("survey", (1,), page="release")
+    set_and_press(session, "rehearse", rows=321)
     wait(session)
-    assert "REHEARSAL on simulated records" in session.said()
+    assert "REHEARSAL on simulated records" in session.text()
 
 
 def test_click_with_invalid_new_values_does_nothing() -> None:
-    session = with_plan("survey", (1,), page="workload").set(ways=[2])
+    session = open_demo("survey", (1,), page="workload").set(ways=[2])
     before = session.studio.workload.groups
-    both(session, "add_ways", ways=[])
+    set_and_press(session, "add_ways", ways=[])
     assert session.studio.workload.groups == before
-    session.set(ways=[2])  # nor later, when it could be done again
+    session.set(ways=[2])  # valid values do not repeat the click
     assert session.studio.workload.groups == before
 
 
 def test_removed_button_forgets_its_click() -> None:
-    session = with_plan("survey", (1,), page="workload").set(ways=[2])
+    session = open_demo("survey", (1,), page="workload").set(ways=[2])
     before = session.studio.workload.groups
-    both(session, "add_ways", add_how="One set of attributes")
+    set_and_press(session, "add_ways", add_how="One set of attributes")
     session.set(add_how="All k-way sets")
     assert any(button.key == "add_ways" and not button.disabled for button in session.app.button)
     assert session.studio.workload.groups == before
@@ -84,8 +84,8 @@ def test_release_of_changed_records_spends_nothing(tmp_path: Path) -> None:
     book, other = Ledger.create(tmp_path / "office.ledger"), tmp_path / "other.csv"
     book.add_dataset("survey", total=Budget(pcost=2.5))
     shutil.copy(SURVEY, other)
-    session = ready(book).set(confirmation="survey")
-    both(session, "release", records_path=str(other))
+    session = open_release(book).set(confirmation="survey")
+    set_and_press(session, "release", records_path=str(other))
     assert [toast.value for toast in session.app.toast] == [AGAIN]
     assert book.status("survey").spent == 0.0
     session.set(confirmation="survey").press("release")

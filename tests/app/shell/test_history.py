@@ -1,4 +1,4 @@
-"""Undo and redo give back the same bytes over long random sessions."""
+"""Undo and redo over long random sessions, and default centers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def with_groups(studio: Studio, groups: tuple[Group, ...]) -> Studio:
     return replace(studio, workload=Workload(SCHEMA, groups))
 
 
-def add(studio: Studio, draw: Random) -> Studio:
+def add_groups(studio: Studio, draw: Random) -> Studio:
     ways = [
         lambda: Workload(SCHEMA).add(("code", "rank"), draw.choice(["affine", "abs", "marginal", *FAMILIES[1:]])),
         lambda: Workload(SCHEMA).add(
@@ -55,7 +55,7 @@ def add(studio: Studio, draw: Random) -> Studio:
     return with_groups(studio, (*studio.workload.groups, *draw.choice(ways)().groups))
 
 
-def remove(studio: Studio, draw: Random) -> Studio:
+def remove_groups(studio: Studio, draw: Random) -> Studio:
     return with_groups(studio, tuple(g for g in studio.workload.groups if draw.random() < 0.7))
 
 
@@ -76,7 +76,7 @@ def change_family(studio: Studio, draw: Random) -> Studio:
     return with_groups(studio, tuple(groups))
 
 
-def budget(studio: Studio, draw: Random) -> Studio:
+def change_budget(studio: Studio, draw: Random) -> Studio:
     ways: list[Callable[[], Budget]] = [
         lambda: Budget(pcost=draw.random()),
         lambda: Budget.zcdp(0.1 * draw.randint(1, 9)),
@@ -86,13 +86,13 @@ def budget(studio: Studio, draw: Random) -> Studio:
     return replace(studio, budget=draw.choice(ways)())
 
 
-def mechanism(studio: Studio, draw: Random) -> Studio:
+def change_mechanism(studio: Studio, draw: Random) -> Studio:
     name = draw.choice(["querysmasher", "residualplanner+", "identity"])
     options = {"querysmasher": [{}, {"solver": "fourier"}], "residualplanner+": [{"base": "prefix"}]}.get(name, [{}])
     return replace(studio, mechanism=name, options=draw.choice(options))
 
 
-EDITS = (add, remove, reweigh, change_family, budget, mechanism)
+EDITS = (add_groups, remove_groups, reweigh, change_family, change_budget, change_mechanism)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -107,11 +107,11 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
         assert (history is before) == (studio.to_json() == texts[-1])
         if history is not before:
             texts.append(history.present.to_json())
-            # a file and an address bring back the very same request
+            # files and addresses restore equal requests
             assert Studio.from_json(texts[-1]).to_json() == texts[-1]
             assert link.unpacked(link.packed(history.present)).to_json() == texts[-1]
     assert len(texts) > 10
-    for _ in range(draw.randrange(5)):  # going to and fro changes nothing
+    for _ in range(draw.randrange(5)):
         history = history.undo().undo().redo().redo()
     seen = [history.present.to_json()]
     while history.past:
@@ -160,20 +160,20 @@ def test_session_edits_can_be_undone_and_redone() -> None:
         assert session.press("redo").studio.to_json() == text
 
 
-def links(studio: Studio) -> Studio:
+def restore_from_link(studio: Studio) -> Studio:
     return link.unpacked(link.packed(studio))
 
 
 def test_default_centers_survive_links_and_older_links() -> None:
     small = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
     assert (small.taken, small.left_open) == ({"centers": "tuned"}, True)
-    assert links(small).question == small.question
-    assert links(small).left_open
-    old = small.question.replace('"centers": "tuned"', "")  # as links were written while all plans were uniform
+    assert restore_from_link(small).question == small.question
+    assert restore_from_link(small).left_open
+    old = small.question.replace('"centers": "tuned"', "")  # format before tuned centers were the default
     opened = Studio.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
     assert (opened.taken, opened.options) == ({}, {"centers": "uniform"})
     assert plan(opened.asked, opened.budget, **opened.taken).options["centers"] == "uniform"
-    assert links(opened).taken == {}
+    assert restore_from_link(opened).taken == {}
     assert opened.question_key != small.question_key
     back = opened.told({"centers": "tuned"})
     assert (back.options, back.question) == ({}, small.question)
@@ -187,7 +187,7 @@ def test_changed_workload_keeps_default_options() -> None:
     assert (even.left_open, even.taken) == (False, {})
     strict = here.told({"centers": "tuned", "keep": 0.0})
     assert (strict.options, strict.taken) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
-    assert links(strict).taken == strict.taken
+    assert restore_from_link(strict).taken == strict.taken
 
 
 def test_analyses_default_to_uniform_centers() -> None:
@@ -206,6 +206,6 @@ def test_history_stores_no_long_texts() -> None:
             Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
         )
         link.packed(history.present)
-    assert len(history.past) == 3  # the empty one and two; a step that changes nothing is none
+    assert len(history.past) == 3  # the empty state and two budgets
     texts = [value for studio in (*history.past, history.present) for value in vars(studio).values()]
     assert all(len(text) < 1_000 for text in texts if isinstance(text, str))

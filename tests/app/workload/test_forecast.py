@@ -1,4 +1,4 @@
-"""What groups would cost is told before they are added, and what is too dear is named and mended."""
+"""Workload page: forecast of time, memory and errors of new groups."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from engine.workload import Workload
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.session import EVEN, Session, demo
-from tests.app.workload.given import on_workload
+from tests.app.session import UNIFORM, Session, demo_schema
+from tests.app.workload.sessions import open_workload
 
 JOINT = {"add_how": "One set of attributes", "group_names": ["age", "hours-per-week"], "group_how": "Joint"}
 
@@ -27,19 +27,21 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sums_of_two_large_attributes_are_planned() -> None:
-    workload = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
+    workload = Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
     session = Session(plan=link.packed(Studio(workload=workload))).go("preview")
-    assert "Planning has to wait" not in session.said()
+    assert "Planning has to wait" not in session.text()
     assert not session.errors()
 
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("remedy", ["Remove it", "Approximate it", "Its marginal table instead"])
 def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
-    workload = Workload.all_ways(demo("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+    workload = (
+        Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
+    )
     session = Session(plan=link.packed(Studio(workload=workload))).go("preview")
-    assert "Planning has to wait" in session.said()
-    assert "is group 105: age × hours-per-week, affine" in session.said()
+    assert "Planning has to wait" in session.text()
+    assert "is group 105: age × hours-per-week, affine" in session.text()
     session.press(remedy)
     assert not session.errors()
     assert "Typical error (counts)" in session.metrics()
@@ -49,53 +51,53 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
     assert session.press("undo").studio.asked == workload
 
 
-@pytest.mark.usefixtures("little_memory", "foretelling")
+@pytest.mark.usefixtures("little_memory", "keeps_forecasts")
 def test_group_forecast_is_shown_before_adding() -> None:
-    workload = Workload.all_ways(demo("adult"), (1, 2))
-    session = Session(plan=link.packed(Studio(workload=workload, options=EVEN))).go("workload")
+    workload = Workload.all_ways(demo_schema("adult"), (1, 2))
+    session = Session(plan=link.packed(Studio(workload=workload, options=UNIFORM))).go("workload")
     session.set(**JOINT)
-    assert "What makes it so dear is age × hours-per-week, affine." in session.said()
-    assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # it is not there yet
+    assert "What makes it so dear is age × hours-per-week, affine." in session.text()
+    assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # the group is not in the workload
     session.press("Add: Approximate it")
     (added,) = session.studio.asked.groups[len(workload.groups) :]
     assert added.weight == 0.0
     session.set(group_names=["sex", "race"], group_how="The same on each")
     assert "asked already" not in session.errors()
     session.set(group_names=["sex", "race", "income"])
-    assert "Planning it takes about 1 second." in session.said()
+    assert "Planning it takes about 1 second." in session.text()
 
 
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = Workload.all_ways(demo("survey"), (1, 2))
-    assert Studio(workload=workload).taken  # tuned, which takes too long with tables beside it
+    workload = Workload.all_ways(demo_schema("survey"), (1, 2))
+    assert Studio(workload=workload).taken  # tuned centers, too slow with the added tables
     session = Session(plan=link.packed(Studio(workload=workload))).go("workload").set(ways_ask="Tables", ways=[1, 2])
-    tables = Workload.all_ways(demo("survey"), (1, 2), dict.fromkeys(demo("survey").names, "marginal"))
+    tables = Workload.all_ways(demo_schema("survey"), (1, 2), dict.fromkeys(demo_schema("survey").names, "marginal"))
     both = Workload(workload.schema, (*workload.groups, *tables.groups))
     text = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
-    assert text in session.said()
-    monkeypatch.setattr(analysis, "forecast_added", None)  # a page that is drawn again does not work it out again
+    assert text in session.text()
+    monkeypatch.setattr(analysis, "forecast_added", None)  # a rerun uses the cached forecast
     session.app.run()
     assert not session.app.exception
-    assert text in session.said()
+    assert text in session.text()
 
 
-@pytest.mark.usefixtures("foretelling")
+@pytest.mark.usefixtures("keeps_forecasts")
 def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = on_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
+    session = open_workload("cps", add_how="One set of attributes").set(group_names=["income", "sex"])
     tuned = partial(plan, budget=Budget(pcost=1.0), centers="tuned")
-    first = Workload(demo("cps")).add(("income", "sex"), "marginal")
-    assert analysis.added_text(tuned(first), 1) in session.set(same="marginal").said()
+    first = Workload(demo_schema("cps")).add(("income", "sex"), "marginal")
+    assert analysis.added_text(tuned(first), 1) in session.set(same="marginal").text()
     session.press("add_group").set(group_names=["age"], same="range", group_weight=2.0)
     both = first.add("age", "range", weight=2.0)
     text = analysis.added_text(tuned(both), 1, tuned(first))
     assert "That of the others goes from" in text
-    assert f"At ε 4.887: {text}" in session.said().replace("*", "")
+    assert f"At ε 4.887: {text}" in session.text().replace("*", "")
     session.press("add_group").go("preview")
     row = tuned(both).by_group().iloc[1]
     assert f"typical error of {format_number(row['rmse'])} counts, the largest {format_number(row['max_std'])}." in text
     assert session.studio.asked == both
-    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # what takes long is foretold by a worker, on request
+    monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow forecasts run in a worker on request
     session.go("workload").set(group_names=["income"], same="prefix")
-    assert "These" not in session.said()
-    session.press("foresee").until(lambda: "At ε 4.887" in session.said())
+    assert "These" not in session.text()
+    session.press("foresee").until(lambda: "At ε 4.887" in session.text())
     assert session.studio.asked == both

@@ -1,4 +1,4 @@
-"""Groups of every kind: added, weighed, drawn, removed, read from a file, or refused in words."""
+"""Workload page: groups of all families, weights, files and refusals."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
 from pages.parts.shell.state import Studio
-from tests.app.session import Session, demo, with_plan
-from tests.app.workload.given import SURVEY, on_workload
+from tests.app.session import Session, demo_schema, open_demo
+from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_groups_of_all_families_are_added() -> None:
     schema = Schema([Attribute.of_size("age", 12), Attribute.of_size("income", 9), Attribute.of_size("sex", 2)])
     session = Session(plan=link.packed(Studio(workload=Workload(schema)))).go("workload")
-    assert "add at least one group" in session.said()
+    assert "add at least one group" in session.text()
     session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
     assert session.metrics()["Groups"] == "3"
     assert session.metrics()["Queries"] == str(12 * 13 // 2 + 9 + 2)
@@ -27,7 +27,7 @@ def test_groups_of_all_families_are_added() -> None:
     session.set(group_names=["age"], group_how="The same on each", same="width", same_width=3).press("add_group")
     session.set(group_how="Joint", joint="random", joint_p=0.4, joint_count=11).press("add_group")
     session.set(joint="custom", joint_text="age >= 10\nage < 4 or age >= 11").press("add_group")
-    # last, because every run of the page forecasts what is asked, and this takes longest
+    # last, because each run of the page forecasts the workload, and this family is slow
     session.set(group_names=["age", "income"], joint="affine").press("add_group")
     workload = session.studio.workload
     assert [g.family_text for g in workload.groups[3:]] == [
@@ -50,7 +50,7 @@ def test_groups_of_all_families_are_added() -> None:
 
 
 def test_invalid_groups_are_refused_with_reason() -> None:
-    session = with_plan(page="workload").set(add_how="One set of attributes", group_names=["sex"])
+    session = open_demo(page="workload").set(add_how="One set of attributes", group_names=["sex"])
     before = session.studio.to_json()
     for values in (
         {"same": "prefix"},
@@ -79,12 +79,12 @@ def test_invalid_groups_are_refused_with_reason() -> None:
     ],
 )
 def test_query_types_have_examples_and_tables_first(query_type: str, family: str, example: str) -> None:
-    session = on_workload("cps")
+    session = open_workload("cps")
     choice = session.app.radio(key="ways_ask")
     assert choice.value == "Tables" == choice.options[0]
     session.set(ways_ask=query_type, ways=[1, 2])
-    assert "Planning it takes about" in session.said()  # told before anything is added
-    schema = demo("cps")
+    assert "Planning it takes about" in session.text()  # before a group is added
+    schema = demo_schema("cps")
     of = {a.name: family for a in schema.attributes if a.kind == "numeric"}
     wanted = Workload.all_ways(schema, (1, 2), of)
     captions = session.app.radio(key="ways_ask").proto.captions
@@ -98,16 +98,16 @@ def test_query_types_have_examples_and_tables_first(query_type: str, family: str
 
 
 def test_all_ways_use_weight_and_special_families() -> None:
-    session = on_workload("cps").set(ways_ask="Cumulative tables", ways=[2])
+    session = open_workload("cps").set(ways_ask="Cumulative tables", ways=[2])
     session.set(special=["age"], own_age="range", ways_weight=0.5).press("add_ways")
-    expected = Workload.all_ways(demo("cps"), (2,), {"age": "range"})
+    expected = Workload.all_ways(demo_schema("cps"), (2,), {"age": "range"})
     assert [(g.attributes, dict(g.family), g.weight) for g in session.studio.workload.groups] == [
         (g.attributes, dict(g.family), 0.5) for g in expected.groups
     ]
 
 
 def test_duplicate_groups_are_not_added() -> None:
-    session = on_workload().set(ways_ask="Cumulative tables", ways=[1]).press("add_ways")
+    session = open_workload().set(ways_ask="Cumulative tables", ways=[1]).press("add_ways")
     before = session.studio.asked
     session.set(ways=[1]).press("add_ways")
     assert session.studio.asked == before
@@ -115,22 +115,22 @@ def test_duplicate_groups_are_not_added() -> None:
     session.set(ways=[1, 2]).press("add_ways")
     assert session.studio.asked == Workload.all_ways(SURVEY, (1, 2))
     assert not session.errors()
-    assert "45 groups added; 10 groups asked already." in session.said()
-    assert not session.app.toast  # its dialog has no name for those who listen to the page
-    assert "groups added" not in session.set(ways_weight=2.0).said()
+    assert "45 groups added; 10 groups asked already." in session.text()
+    assert not session.app.toast  # toasts have no accessible name
+    assert "groups added" not in session.set(ways_weight=2.0).text()
 
 
 def test_selected_group_is_drawn() -> None:
-    session = on_workload("cps").set(ways=[2]).press("add_ways")
+    session = open_workload("cps").set(ways=[2]).press("add_ways")
     version = session.app.session_state["history"].version
     session.set(**{f"chosen_{version}": [0]})
-    assert "100 queries" in session.said()
+    assert "100 queries" in session.text()
     session.set(group_picture_part=-1)
-    assert "Query 2,500 of 5,000" in session.said()
+    assert "Query 2,500 of 5,000" in session.text()
 
 
 def test_workload_file_is_loaded_or_refused() -> None:
-    workload = Workload.all_ways(demo("census"), (1, 2))
+    workload = Workload.all_ways(demo_schema("census"), (1, 2))
     session = Session().go("workload")
     for content in (b"{}", b"x", json.dumps({"format": "workload/1", "schema": {}, "groups": []}).encode()):
         session.run(session.app.file_uploader(key="workload_file").upload("w.json", content, "application/json"))

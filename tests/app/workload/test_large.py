@@ -1,4 +1,4 @@
-"""Thousands of groups or hundreds of attributes: pages stay quick, and nobody goes through all unasked."""
+"""Pages with thousands of groups or hundreds of attributes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pages.parts.compare import run
 from pages.parts.shell import code, link
 from pages.parts.shell.state import History, Studio
 from tests.app.session import Session
-from tests.app.workload.given import large_workload
+from tests.app.workload.sessions import build_large_workload
 
 
 def test_large_workload_can_be_edited() -> None:
-    workload = large_workload()
+    workload = build_large_workload()
     assert len(workload.groups) > 2_900
     session = Session().go("workload")
     content = workload.to_json().encode()
@@ -27,7 +27,7 @@ def test_large_workload_can_be_edited() -> None:
     session.set(find="x3 x25")
     numbers = ask.find_groups(workload, "x3 x25")
     assert set(session.app.dataframe[0].value["group"]) == set(numbers)
-    assert len(numbers) == 25  # one pair, 24 triples
+    assert len(numbers) == 25  # one pair and 24 triples
     assert all({"x3", "x25"} <= set(workload.groups[i].attributes) for i in numbers)
     version = session.app.session_state["history"].version
     session.set(new_weight=7.0, **{f"chosen_{version}": numbers[:2]}).press("weigh")
@@ -36,7 +36,7 @@ def test_large_workload_can_be_edited() -> None:
     assert len(session.studio.workload.groups) == len(workload.groups) - len(numbers)
     session.set(find="").set(page_29=29)
     assert session.app.dataframe[0].value["group"].iloc[0] == 2_800
-    assert "no group has all" in session.set(find="nothing").said().lower()
+    assert "no group has all" in session.set(find="nothing").text().lower()
     session.press("undo").press("undo")
     assert session.studio.workload == workload
 
@@ -48,20 +48,20 @@ def test_page_of_clamps_the_page_number() -> None:
 
 
 def test_large_workload_code_is_short() -> None:
-    # the address is but a name, and the code is not written line by line: both would grow with the groups
-    studio = Studio(workload=Workload(large_workload().schema, large_workload().groups * 10))
+    # the address is a stored name, and the code reads a file
+    studio = Studio(workload=Workload(build_large_workload().schema, build_large_workload().groups * 10))
     text = code.workload_script(studio).text()
     assert len(text) < 2_000
     assert len(studio.question) > link.MAX_QUESTION
 
 
-class Counted(tuple):
-    """Groups that count how often somebody goes through all of them."""
+class CountingTuple(tuple):
+    """Groups that count the iterations over all of them."""
 
-    looks = 0
+    iterations = 0
 
     def __iter__(self) -> Iterator[Group]:
-        Counted.looks += 1
+        CountingTuple.iterations += 1
         return super().__iter__()
 
 
@@ -69,21 +69,21 @@ class Counted(tuple):
 def test_redrawn_page_does_not_iterate_groups(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "begin", lambda *_: None)
     schema = Schema([Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(30)])
-    workload = Workload(schema, Counted(Workload.all_ways(schema, (1, 2)).groups))
+    workload = Workload(schema, CountingTuple(Workload.all_ways(schema, (1, 2)).groups))
     session = Session()
     session.app.session_state["history"] = History(present=Studio(workload=workload))
     session.go(page)
-    Counted.looks = 0
+    CountingTuple.iterations = 0
     session.run(session.app)
-    assert Counted.looks == 0
+    assert CountingTuple.iterations == 0
 
 
 def test_cached_comparison_lookup_does_not_iterate_groups() -> None:
-    workload = Workload(large_workload().schema, Counted(large_workload().groups))
+    workload = Workload(build_large_workload().schema, CountingTuple(build_large_workload().groups))
     assert analysis.partial_comparison(workload, Budget(pcost=1.0), ["wff"]) is None
-    Counted.looks = 0
+    CountingTuple.iterations = 0
     assert analysis.partial_comparison(workload, Budget(pcost=1.0), ["wff"]) is None
-    assert Counted.looks == 0
+    assert CountingTuple.iterations == 0
 
 
 def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Workload, "all_ways", listing)
     session = Session(plan=link.packed(Studio(workload=workload))).go("workload")
     session.set(ways_ask="Cumulative tables", ways_weight=2.0).set(ways_weight=3.0)
-    assert listed == [(1,), (1,)]  # once for each kind, however often the page is drawn
+    assert listed == [(1,), (1,)]  # once per query type
     session.press("add_ways")
     assert "asked already" in session.errors()
-    assert "Choose two numbers of attributes" in session.go("coarse").said()
+    assert "Choose two numbers of attributes" in session.go("coarse").text()
     assert listed == [(1,), (1,)]

@@ -1,4 +1,4 @@
-"""Matrix files, of NumPy and of spreadsheets, read or refused."""
+"""Matrix files of NumPy and spreadsheets."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from engine.errors import WorkloadError
 from engine.workload.families import read_matrix
-from tests.app.session import with_plan
-from tests.app.workload.given import on_workload
+from tests.app.session import open_demo
+from tests.app.workload.sessions import open_workload
 
 
-def saved(array: np.ndarray, **options: bool) -> bytes:
+def write_numpy(array: np.ndarray, **options: bool) -> bytes:
     out = io.BytesIO()
     np.save(out, array, **options)
     return out.getvalue()
@@ -22,10 +22,10 @@ def saved(array: np.ndarray, **options: bool) -> bytes:
 @pytest.mark.parametrize(
     "array",
     [np.eye(3), np.arange(6).reshape(2, 3), np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.ones(3, bool)],
-    ids=["floats", "whole", "columns first", "one row"],
+    ids=["floats", "integers", "columns first", "one row"],
 )
 def test_numpy_files_are_read(array: np.ndarray) -> None:
-    np.testing.assert_array_equal(read_matrix(saved(array)), np.atleast_2d(array))
+    np.testing.assert_array_equal(read_matrix(write_numpy(array)), np.atleast_2d(array))
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -35,7 +35,7 @@ def test_csv_separators_are_recognised(separator: str) -> None:
     )
 
 
-def header(shape: str, kind: str = "<f8") -> bytes:
+def numpy_header(shape: str, kind: str = "<f8") -> bytes:
     text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".encode()
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
@@ -43,20 +43,20 @@ def header(shape: str, kind: str = "<f8") -> bytes:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (saved(np.array([{"a": 1}], dtype=object), allow_pickle=True), "real numbers"),
-        (saved(np.ones((2, 3, 4))), "shape"),
-        (saved(np.ones((2, 3), complex)), "real numbers"),
-        (saved(np.array([["a"]])), "real numbers"),
-        (saved(np.array(3.0)), "shape"),
-        (saved(np.eye(3))[:-5], "announces"),
-        (saved(np.eye(3))[:20], "readable array"),
+        (write_numpy(np.array([{"a": 1}], dtype=object), allow_pickle=True), "real numbers"),
+        (write_numpy(np.ones((2, 3, 4))), "shape"),
+        (write_numpy(np.ones((2, 3), complex)), "real numbers"),
+        (write_numpy(np.array([["a"]])), "real numbers"),
+        (write_numpy(np.array(3.0)), "shape"),
+        (write_numpy(np.eye(3))[:-5], "announces"),
+        (write_numpy(np.eye(3))[:20], "readable array"),
         (b"\x93NUMPY\x09\x00", "readable array"),
         (b"\x93NUMPY", "readable array"),
-        (header("(1000000, 1000000)"), "announces"),
-        (header("(-1, 3)"), "announces"),
-        (header("('x', 3)"), "readable array"),
-        (header("(2, 3)", "|O"), "real numbers"),
-        (header("__import__('os')"), "readable array"),
+        (numpy_header("(1000000, 1000000)"), "announces"),
+        (numpy_header("(-1, 3)"), "announces"),
+        (numpy_header("('x', 3)"), "readable array"),
+        (numpy_header("(2, 3)", "|O"), "real numbers"),
+        (numpy_header("__import__('os')"), "readable array"),
         (b"1,2\n3,x\n", "Line 2"),
     ],
 )
@@ -66,16 +66,16 @@ def test_invalid_matrix_files_are_refused(content: bytes, words: str) -> None:
 
 
 def test_numpy_file_is_uploaded_as_matrix() -> None:
-    session = on_workload("census", add_how="One set of attributes").set(group_names=["sex"])
+    session = open_workload("census", add_how="One set of attributes").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
-    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", saved(np.eye(3)), "application/x"))
+    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", write_numpy(np.eye(3)), "application/x"))
     assert "3 columns" in session.errors()
-    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", saved(np.eye(2)), "application/x"))
+    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", write_numpy(np.eye(2)), "application/x"))
     assert session.press("add_group").studio.workload.groups[0].count == 2
 
 
 def test_csv_file_is_uploaded_as_matrix() -> None:
-    session = with_plan(page="workload").set(add_how="One set of attributes", group_names=["sex"])
+    session = open_demo(page="workload").set(add_how="One set of attributes", group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     assert "No matrix file" in session.errors()
     session.run(session.app.file_uploader(key="joint_file").upload("m.csv", b"1,1,1\n", "text/csv"))

@@ -1,4 +1,4 @@
-"""Ranges that are dragged or typed, and pictures of the domain."""
+"""Workload page: range form and figures of the domain."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from engine.figures import domain as domain_figures
 from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.conditions import box_workload
 from tests.app.session import Session
-from tests.app.workload.given import SURVEY, on_workload
+from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_range_is_set_with_sliders() -> None:
-    session = on_workload(add_how="Drag a range")
+    session = open_workload(add_how="Drag a range")
     ends = next(s for s in session.app.select_slider if s.key == "range_age_82_0")
     session.run(ends.set_value((2, 21)))
-    assert "The range: 20 <= age < 40" in session.said()
+    assert "The range: 20 <= age < 40" in session.text()
     session.set(range_weight=3.0).press("add_range")
     (group,) = session.studio.workload.groups
     assert group.to_dict() == box_workload(SURVEY, {"age": (2, 21)}, 3.0).groups[0].to_dict()
     session.set(**{f"range_names_{len(SURVEY)}": ["age", "education"]}).press("add_range")
     assert session.studio.workload.groups[-1].attributes == ("age", "education")
     session.set(**{f"range_names_{len(SURVEY)}": []})
-    assert "Choose one attribute for a range" in session.said()
+    assert "Choose one attribute for a range" in session.text()
 
 
 def test_range_form_supports_all_attribute_sizes() -> None:

@@ -1,4 +1,4 @@
-"""Groups written as SQL: checked while they are written, refused in words, with an example."""
+"""Workload page: groups from SQL."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import pytest
 
 from engine.workload import Attribute, Schema
 from engine.workload.sql import example, workload_from_sql
-from tests.app.session import demo
-from tests.app.workload.given import SURVEY, on_workload
+from tests.app.session import demo_schema
+from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_sql_is_checked_before_it_is_added() -> None:
-    session = on_workload(add_how="Write SQL")
+    session = open_workload(add_how="Write SQL")
     assert not any(b.key == "add_sql" for b in session.app.button)
     text = "SELECT vote, COUNT(*) FROM t WHERE age BETWEEN 20 AND 39 GROUP BY vote; SELECT COUNT(*) FROM t"
     session.set(sql_text=text)
-    assert "This adds 2 groups with 3 queries" in session.said()
-    assert "age BETWEEN 20 AND 39 is read as **20 <= age < 40**" in session.said()
+    assert "This adds 2 groups with 3 queries" in session.text()
+    assert "age BETWEEN 20 AND 39 is read as **20 <= age < 40**" in session.text()
     session.set(sql_weight=2.5).press("add_sql")
     expected = workload_from_sql(SURVEY, text)
     assert [g.to_dict() | {"weight": 1.0} for g in session.studio.workload.groups] == [
@@ -39,22 +39,22 @@ def test_sql_is_checked_before_it_is_added() -> None:
     ],
 )
 def test_invalid_sql_is_refused_with_reason(text: str, words: str) -> None:
-    session = on_workload(add_how="Write SQL").set(sql_text=text)
+    session = open_workload(add_how="Write SQL").set(sql_text=text)
     assert words in session.errors()
     assert not any(b.key == "add_sql" for b in session.app.button)
     assert session.studio.workload.groups == ()
 
 
 def test_sql_condition_inside_bin_names_edges() -> None:
-    session = on_workload("census", add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
+    session = open_workload("census", add_how="Write SQL").set(sql_text="SELECT COUNT(*) FROM t WHERE age <= 39")
     assert "cuts through the bin [39, 40)" in session.errors()
     assert not any(b.key == "add_sql" for b in session.app.button)
 
 
 @pytest.mark.parametrize("name", ["survey", "adult", "cps", "census", "loans"])
 def test_sql_example_can_be_added(name: str) -> None:
-    session = on_workload(name, add_how="Write SQL").press("sql_example").press("add_sql")
-    assert session.studio.workload == workload_from_sql(demo(name), example(demo(name)))
+    session = open_workload(name, add_how="Write SQL").press("sql_example").press("add_sql")
+    assert session.studio.workload == workload_from_sql(demo_schema(name), example(demo_schema(name)))
 
 
 def test_sql_example_quotes_special_names() -> None:

@@ -1,4 +1,4 @@
-"""Sessions on the page Coarse or fine with a small schema, and what they press."""
+"""Sessions on the page Coarse or fine with a small schema."""
 
 from __future__ import annotations
 
@@ -22,55 +22,55 @@ LOOK, EARLIER = "Look for real", "Earlier looks"
 
 
 @cache
-def common_of(pcost: float = 0.4) -> CommonPlan:
+def build_common_plan(pcost: float = 0.4) -> CommonPlan:
     workloads = analyses.workloads_by_way(SCHEMA, (1, 2))
     return coarse_or_fine(*(plan(w, Budget(pcost=pcost)) for w in workloads.values()), names=list(workloads))
 
 
-def opened(pcost: float = 0.4, **left: object) -> Session:
-    """A session with a small schema on the page, which may have been left with something filled in."""
+def open_page(pcost: float = 0.4, **fields: object) -> Session:
+    """Open the page with a small schema and with these values of its fields."""
     studio = Studio(workload=Workload(SCHEMA), budget=Budget(pcost=pcost))
-    return Session(plan=link.packed(studio)).go("coarse", **left)
+    return Session(plan=link.packed(studio)).go("coarse", **fields)
 
 
-def ready(ledger: Ledger, records: Path, pcost: float = 0.4, typed: str = "", **rule: float) -> Session:
-    """A session that only has to confirm the look, or has."""
+def open_look_step(ledger: Ledger, records: Path, pcost: float = 0.4, confirmation: str = "", **rule: float) -> Session:
+    """Open the step of the look with ledger and records chosen, and with this confirmation."""
     chosen = {f"coarse_{name}": value for name, value in rule.items()}
     place = {"coarse_step": LOOK, "ledger_path": str(ledger.path), "records_path": str(records)}
-    return opened(pcost, **chosen, **place, **({"coarse_confirmation": typed} if typed else {}))
+    return open_page(pcost, **chosen, **place, **({"coarse_confirmation": confirmation} if confirmation else {}))
 
 
-def looked(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
-    return wait(ready(ledger, records, pcost, "office", **rule).press("coarse_look"))
+def run_look(ledger: Ledger, records: Path, pcost: float = 0.4, **rule: float) -> Session:
+    return wait(open_look_step(ledger, records, pcost, "office", **rule).press("coarse_look"))
 
 
-def button(session: Session, start: str) -> object:
+def find_button(session: Session, start: str) -> object:
     return next(b for b in session.app.button if (b.key or "").startswith(start))
 
 
-def radio(session: Session) -> object:
+def find_decision(session: Session) -> object:
     return next(r for r in session.app.radio if (r.key or "").startswith("coarse_decision_"))
 
 
-def override(session: Session, option: str, by: str, reason: str) -> Session:
-    session.run(radio(session).set_value(option))
+def enter_override(session: Session, option: str, by: str, reason: str) -> Session:
+    session.run(find_decision(session).set_value(option))
     boxes = {t.key: t for t in session.app.text_input if t.key}
     typed = {"coarse_by_": by, "coarse_reason_": reason}
     return session.set(**{key: text for start, text in typed.items() for key in boxes if key.startswith(start)})
 
 
-def decided(session: Session) -> Session:
-    return session.run(button(session, "coarse_record_").click())
+def record_decision(session: Session) -> Session:
+    return session.run(find_button(session, "coarse_record_").click())
 
 
-def finished(session: Session) -> Session:
+def run_finish(session: Session) -> Session:
     session.set(coarse_confirm_finish="office")
     return wait(session.press("coarse_finish"))
 
 
-def kinds(ledger: Ledger) -> list[str]:
+def row_kinds(ledger: Ledger) -> list[str]:
     return [row.kind for row in Ledger(ledger.path).rows()][2:]
 
 
-def spent(ledger: Ledger) -> list[Decimal]:
+def spent_pcosts(ledger: Ledger) -> list[Decimal]:
     return [Decimal(row.pcost) for row in Ledger(ledger.path).rows() if row.kind == "spend"]
