@@ -30,13 +30,13 @@ MIXES = {
 }
 
 
-def space_of(cells, mix, whole=False, seed=None):
+def space_of(cells, mix, with_total=False, seed=None):
     """Space of a mix by name; with a seed at a random center."""
     center = None
-    if seed is not None and not whole:
+    if seed is not None and not with_total:
         center = np.random.default_rng(seed).dirichlet(np.ones(cells))
     gram = IntervalGram(cells=cells, **MIXES.get(mix, {mix: 1.0}))
-    return IntervalSpace(gram=gram, center=center, whole=whole)
+    return IntervalSpace(gram=gram, center=center, whole=with_total)
 
 
 def random_weights(cells, seed=0):
@@ -100,10 +100,10 @@ def test_interval_space_of_bad_input_is_refused():
         IntervalSpace(gram=gram, center=np.ones(4) / 4, whole=True)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_difference_gram_equals_cell_gram(mix, whole):
-    space = space_of(7, mix, whole, seed=1)
+def test_difference_gram_equals_cell_gram(mix, with_total):
+    space = space_of(7, mix, with_total, seed=1)
     C = np.tri(7).T[:, : space.dimension].T - space.cumulative[:, None]
     G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
     np.testing.assert_allclose(C.T @ G @ C, space.dense(), rtol=1e-10, atol=1e-9)
@@ -111,19 +111,19 @@ def test_difference_gram_equals_cell_gram(mix, whole):
 
 
 @pytest.mark.parametrize("cells", [2, 3, 90, 200])
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_evaluation_equals_dense_eigendecomposition(mix, whole, cells):
-    space, weights = space_of(cells, mix, whole, seed=cells), random_weights(cells)
+def test_evaluation_equals_dense_eigendecomposition(mix, with_total, cells):
+    space, weights = space_of(cells, mix, with_total, seed=cells), random_weights(cells)
     solution, (trace, norms) = evaluate(space, weights), dense_root(space, weights)
     assert solution.trace == pytest.approx(trace, rel=1e-9)
     np.testing.assert_allclose(solution.norms, norms, rtol=1e-9, atol=1e-9 * trace)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_norms_are_twice_the_derivative(mix, whole):
-    space, weights = space_of(30, mix, whole, seed=2), random_weights(30)
+def test_norms_are_twice_the_derivative(mix, with_total):
+    space, weights = space_of(30, mix, with_total, seed=2), random_weights(30)
     direction = np.random.default_rng(3).standard_normal(30)
     direction -= direction.mean()
     step = 1e-5 * direction / np.abs(direction).max() / 30
@@ -145,13 +145,13 @@ def test_center_gradient_equals_finite_differences(mix):
     assert (ends[0] - ends[1]) / 2e-6 == pytest.approx(slope, rel=1e-6, abs=1e-7 * ends[0])
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_nearly_empty_cells_keep_accuracy(whole):
-    space, weights = space_of(60, "range", whole, seed=6), random_weights(60)
+@pytest.mark.parametrize("with_total", [False, True])
+def test_nearly_empty_cells_keep_accuracy(with_total):
+    space, weights = space_of(60, "range", with_total, seed=6), random_weights(60)
     weights[[0, 17, 18, 59]] = 0.0
     solution = evaluate(space, weights)
     assert 0.0 < solution.dual.min() < 1e-10
-    P = np.eye(60) - (0.0 if whole else np.outer(space.pi, np.ones(60)))
+    P = np.eye(60) - (0.0 if with_total else np.outer(space.pi, np.ones(60)))
     # singular values have small errors where the eigenvalues of the Gram have none of their digits
     values = Range().rows((60,)) @ P * np.sqrt(solution.dual)
     _, singular, V = np.linalg.svd(values, full_matrices=False)
@@ -173,8 +173,8 @@ def test_nearly_empty_cells_keep_accuracy(whole):
         (3650, "ranges", 4.08237),
     ],
 )
-def test_whole_attribute_reproduces_table(cells, mix, rmse):
-    solution = solve(space_of(cells, mix, whole=True))
+def test_solve_with_total_reproduces_table(cells, mix, rmse):
+    solution = solve(space_of(cells, mix, with_total=True))
     queries = cells if mix == "prefix" else cells * (cells + 1) / 2
     assert np.sqrt(solution.value / queries) == pytest.approx(rmse, abs=1.5e-5)
     assert solution.gap <= 5e-7
@@ -246,11 +246,11 @@ def test_search_stops_at_limits():
     assert warm.evaluations == 1
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
 @pytest.mark.parametrize("cells", [2, 3, 40])
-def test_variances_equal_dense_covariance(cells, mix, whole):
-    space = space_of(cells, mix, whole, seed=8)
+def test_variances_equal_dense_covariance(cells, mix, with_total):
+    space = space_of(cells, mix, with_total, seed=8)
     solution = evaluate(space, random_weights(cells))
     covariance = solution.covariance()
     G = np.stack([space.apply(z) for z in np.eye(space.dimension)], axis=1)
@@ -266,10 +266,10 @@ def test_variances_equal_dense_covariance(cells, mix, whole):
         np.testing.assert_allclose(variances, expected, rtol=1e-8, atol=1e-9 * expected.max())
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("with_total", [False, True])
 @pytest.mark.parametrize("mix", MIXES)
-def test_strategy_has_unit_columns_and_inverts(mix, whole):
-    space = space_of(40, mix, whole, seed=9)
+def test_strategy_has_unit_columns_and_inverts(mix, with_total):
+    space = space_of(40, mix, with_total, seed=9)
     solution = evaluate(space, random_weights(40))
     rows, reconstruction = solution.strategy()
     assert (rows**2).sum(axis=0).max() == pytest.approx(1.0, rel=1e-9)
