@@ -342,23 +342,16 @@ def small(rng):
     return workload
 
 
-def check_bounds(numbers):
-    for seed in numbers:
+@pytest.mark.parametrize(
+    "seeds", [range(RANDOM), pytest.param(range(RANDOM, 500), marks=pytest.mark.full)], ids=["few", "many"]
+)
+def test_bounds_random_workloads_are_below_optimum(seeds):
+    for seed in seeds:
         workload = small(np.random.default_rng([7, seed]))
         problem = full_domain_problem(workload)
         high = problem.solution(*problem.maximise(Options(gap=1e-4))).value
-        bound = global_bound(workload, seconds=2.0)
-        assert 0.0 < bound <= high * (1 + 1e-9), seed
+        assert 0.0 < global_bound(workload, seconds=2.0) <= high * (1 + 1e-9), seed
         assert exact_bound(workload) <= high * (1 + 1e-9), seed
-
-
-def test_bounds_random_workloads_are_below_optimum():
-    check_bounds(range(RANDOM))
-
-
-@pytest.mark.full
-def test_bounds_many_random_workloads_are_below_optimum():
-    check_bounds(range(RANDOM, 500))
 
 
 @pytest.mark.parametrize(
