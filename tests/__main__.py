@@ -4,9 +4,13 @@ Checks are the linter, the formatter, the import layers and the type checker; ea
 output when it fails.  pytest runs even after a failed check, and the type checker, which takes most of a minute on one
 core, runs beside it and is reported after it.  --changed runs, without the checks, the tests that belong to what
 changed since a git revision, by default since the branch left main.  The exit code is 0 only when everything passed.
+
+Checks and tests whose programs or packages (`tests/requirements.py`) are missing are left out; the last line names
+them and the commands that install them.  If the environment sets CI, anything missing is an error.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +18,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from tests import requirements
 from tests.changed import changed_files, selection
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,10 +73,16 @@ def main(arguments: list[str] | None = None) -> int:
         if not files:
             return 0
         for_pytest += files
+    notice = requirements.notice()
+    if notice and os.environ.get("CI"):
+        print(f"CI is set, so nothing may be missing.  {notice}", flush=True)
+        return 1
+    chosen = {} if options.only_tests or options.changed is not None else CHECKS
+    if not options.checks:  # a check that is asked for by name fails without its program
+        chosen = {name: command for name, command in chosen.items() if Path(command[0]).exists()}
     with ThreadPoolExecutor() as pool:
-        has_checks = not options.only_tests and options.changed is None
-        checks = {name: pool.submit(run_check, command) for name, command in CHECKS.items() if has_checks}
-        slow = {name: checks.pop(name) for name in ("mypy",) if has_checks}
+        checks = {name: pool.submit(run_check, command) for name, command in chosen.items()}
+        slow = {name: checks.pop(name) for name in ("mypy",) if name in checks}
         passed = report(checks)
         if options.checks:
             return 0 if report(slow) and passed else 1
@@ -79,6 +90,8 @@ def main(arguments: list[str] | None = None) -> int:
         workers = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]  # in the order of tests.conftest
         tests = subprocess.run([sys.executable, "-m", "pytest", *workers, *for_pytest], cwd=ROOT)
         passed = report(slow) and passed
+    if notice:
+        print(notice, flush=True)
     return tests.returncode or (0 if passed else 1)
 
 

@@ -1,4 +1,4 @@
-"""Settings of every test run, its noise, and a word at its end on what was left out."""
+"""Settings of every test run, its noise, and tests that are left out."""
 
 import gc
 import os
@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests import requirements
 
 # what several test modules share tells its values, too, where it fails
 ROOMS = {f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()}
@@ -37,8 +39,15 @@ os.environ["DP_WORKBENCH_SETTINGS"] = SETTINGS.name
 LONG = ("tests/browser/", "tests/server/", "tests/app/", "tests/residuals/")
 
 
+MISSING = requirements.missing()
+collect_ignore = [file for file, names in requirements.FILES.items() if MISSING & {*names}]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest."""
+    """Skip tests whose requirements are missing; begin with the files that take longest."""
+    for item in items:
+        if names := {name for mark in item.iter_markers("needs") for name in mark.args} & MISSING:
+            item.add_marker(pytest.mark.skip(reason=f"{', '.join(sorted(names))} not installed"))
     places = [*LONG, ""]
     items.sort(key=lambda item: next(i for i, place in enumerate(places) if item.nodeid.startswith(place)))
 

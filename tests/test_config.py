@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / ".streamlit" / "config.toml"
 CONFIG = tomllib.loads(FILE.read_text(encoding="utf-8"))
 MODES = ("light", "dark")
-TEST_COMMAND = 'python3 -m venv .venv && .venv/bin/pip install -e ".[dev]" && .venv/bin/python -m tests'
+TEST_COMMAND = 'python3 -m venv .venv && .venv/bin/pip install -e ".[test]" && .venv/bin/python -m tests'
 START_COMMAND = "python3 -m venv .venv && .venv/bin/pip install --no-compile -e . && .venv/bin/streamlit run app.py"
 
 SAFE = {
@@ -161,7 +161,8 @@ def test_the_ci_script_runs_the_documented_test_command() -> None:
     assert script.stat().st_mode & stat.S_IXUSR
     assert lines[0] == "#!/usr/bin/env bash"
     assert "set -euo pipefail" in lines
-    assert lines[-1] == TEST_COMMAND
+    assert lines[-1] == TEST_COMMAND.replace("[test]", "[dev]")
+    assert "missing=$(python3 -m tests.requirements)" in lines
 
 
 @pytest.mark.parametrize(("lowest", "newest"), [(0, 0), (3, 0), (0, 4), (3, 4)])

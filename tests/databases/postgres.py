@@ -15,6 +15,8 @@ from typing import Any
 
 import ibis
 
+from tests.requirements import program_path
+
 OWNER = "owner"
 TRIES = 5
 # the data are deleted after the tests, so nothing is synced
@@ -74,8 +76,7 @@ def _start(folder: Path, user_options: dict[str, Any]) -> Iterator[Server]:
 
 
 def _run(folder: Path, user_options: dict[str, Any], program: str, *words: str) -> None:
-    path = os.pathsep.join([os.environ["PATH"], *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin")))])
-    command = shutil.which(program, path=path)
+    command = program_path(program)
     assert command, f"{program} is missing; install PostgreSQL, on Debian with apt-get install postgresql"
     # to a file, because the started server keeps its output open
     with open(folder / f"{program}.txt", "w+", encoding="utf-8") as output:

@@ -81,7 +81,7 @@ def _postgres() -> Iterator[Any]:
         yield connection.table("records")
 
 
-@pytest.fixture(scope="module", params=[_duckdb, _postgres])
+@pytest.fixture(scope="module", params=[_duckdb, pytest.param(_postgres, marks=pytest.mark.needs("PostgreSQL"))])
 def rows(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield from request.param()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from io import StringIO
 from pathlib import Path
@@ -55,7 +54,7 @@ def tables() -> dict[str, pd.DataFrame]:
     }
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs texlive-latex-base and texlive-latex-recommended")
+@pytest.mark.needs("LaTeX")
 def test_latex_text_of_every_table_compiles(tables: dict[str, pd.DataFrame], tmp_path: Path) -> None:
     file = tmp_path / "tables.tex"
     pages = [f"\\typeout{{{name}}}\n{latex_text(table)}" for name, table in tables.items()]

@@ -6,7 +6,6 @@ import csv
 import functools
 import io
 import json
-import shutil
 import subprocess
 import zipfile
 from pathlib import Path
@@ -133,7 +132,7 @@ def test_answer_frames_have_distinct_columns(name: str) -> None:
     assert measurement.marginal([name]).shape == published.table([name]).shape == (2,)
 
 
-@pytest.mark.skipif(shutil.which("Rscript") is None, reason="needs R")
+@pytest.mark.needs("R")
 @pytest.mark.parametrize("name", ["status", "query", "estimate", "id"])
 def test_recompute_script_reads_reserved_names(tmp_path: Path, name: str) -> None:
     place = write_tables(uncertainty(publish(measured(name)), draws=2), tmp_path / "t.zip")

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import shutil
 import subprocess
 import zipfile
 from html.parser import HTMLParser
@@ -136,7 +135,7 @@ def test_tables_hostile_labels_are_escaped(released, tables, tmp_path) -> None:
     assert [row[len(f"| {i} | ") : -2] for i, row in enumerate(rows[: len(HOSTILE)])] == list(map(markdown, HOSTILE))
 
 
-@pytest.mark.skipif(shutil.which("Rscript") is None, reason="R is not installed")
+@pytest.mark.needs("R")
 def test_tables_hostile_labels_recompute_in_r(tables, tmp_path) -> None:
     with zipfile.ZipFile(write_tables(tables, tmp_path / "t.zip")) as archive:
         archive.extractall(tmp_path / "t")

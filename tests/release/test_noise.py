@@ -9,7 +9,6 @@ from fractions import Fraction
 from math import erfc, isqrt, sqrt
 
 import numpy as np
-import opendp.prelude as dp
 import pytest
 import scipy  # loads scipy.stats on first use
 from hypothesis import example, given, settings
@@ -118,8 +117,11 @@ def test_draws_use_every_bit_and_never_repeat():
     assert scipy.stats.binomtest(int(np.count_nonzero(ahead > 0)), len(ahead)).pvalue > FALSE_ALARM
 
 
+@pytest.mark.needs("opendp")
 @pytest.mark.parametrize("scale", [1.5, 2.0**31])
 def test_agrees_with_opendp_gaussian(scale):
+    import opendp.prelude as dp
+
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
     theirs = np.array(dp.m.make_gaussian(*space, scale=scale)([0] * 15_000))
@@ -129,7 +131,10 @@ def test_agrees_with_opendp_gaussian(scale):
     assert same_law(theirs, wrong, spread=scale) < FALSE_ALARM
 
 
+@pytest.mark.needs("opendp")
 def test_agrees_with_opendp_laplace():
+    import opendp.prelude as dp
+
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
     theirs = np.array(dp.m.make_laplace(*space, scale=2.5)([0] * 15_000))
