@@ -1,4 +1,4 @@
-"""Audit releases with and without every planted bug, and print the lower bounds on rho."""
+"""Audit of releases with and without planted bugs."""
 
 from __future__ import annotations
 

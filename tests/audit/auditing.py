@@ -1,4 +1,4 @@
-"""Planted bugs in releases, and a lower bound on rho from answers on neighbouring tables."""
+"""Planted bugs in releases, and a lower bound on rho from answers."""
 
 from __future__ import annotations
 

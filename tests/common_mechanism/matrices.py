@@ -24,7 +24,7 @@ def mechanism(rows, variance=1.0):
 
 
 def random_mechanism(rng, cells, *, rank=None):
-    """Correlated noise of unequal levels on one row more than the rank, so that the rows are dependent."""
+    """Mechanism with correlated noise on rank + 1 rows, which are linearly dependent."""
     rank = rank or cells
     # orthogonal directions: with nearly parallel ones the reference by inversion loses all digits
     directions = np.linalg.qr(rng.standard_normal((cells, rank)))[0] * np.exp(rng.standard_normal(rank))
@@ -43,7 +43,7 @@ PAIRS = {
 
 
 def cost_of(M):
-    """The privacy cost matrix from its definition."""
+    """Privacy cost matrix B^T Sigma^-1 B."""
     return M.B.T @ np.linalg.inv(M.Sigma) @ M.B
 
 
@@ -52,7 +52,7 @@ def assert_close(actual, expected, *, share=1e-9):
 
 
 def assert_maximal(B, mechanisms):
-    """Assert that no mechanism above B x + N(0, I) is common: the null spaces of I - C_i span the space.
+    """Assert that B x + N(0, I) is a maximal common mechanism: the null spaces of I - C_i span the space.
 
     The range of a decrease of Sigma lies in the range of every slack Sigma - C_i; it is {0} if the orthogonal
     complements of those ranges span the space.  Computed with pseudo-inverses, independently of the engine.
@@ -66,5 +66,5 @@ def assert_maximal(B, mechanisms):
 
 
 def exact(spend):
-    """A spend as the ledger counts it: the decimal number that its repr shows."""
+    """A spend as an exact fraction of its decimal repr, as the ledger sums it."""
     return Fraction(repr(spend))

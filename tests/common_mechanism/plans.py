@@ -9,7 +9,7 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from tests.oracles import block_rows
 
-RECORDS = 10_000  # a small cap, so that the rounding of dense blocks does not raise the noise by more than 1e-10
+RECORDS = 10_000  # small, so that rounding of dense blocks raises the noise by at most 1e-10
 
 
 def schema(*sizes):

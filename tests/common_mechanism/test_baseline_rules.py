@@ -1,4 +1,4 @@
-"""Baselines of the selection rule: separate looks, thresholds and the exponential mechanism."""
+"""Baselines of the selection rule, such as the exponential mechanism."""
 
 import math
 

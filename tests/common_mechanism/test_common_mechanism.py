@@ -1,4 +1,4 @@
-"""Common mechanisms against dense linear algebra and the numbers of the paper."""
+"""Common mechanisms, compared with dense linear algebra and the paper."""
 
 import math
 
@@ -165,7 +165,7 @@ def test_common_mechanism_with_bad_arguments_is_refused(arguments):
         CommonMechanism(*arguments)
 
 
-# --- rank and order are relative ---
+# --- numerical rank ---
 
 
 @pytest.mark.parametrize("noise", [1e-12, 1.0, 1e12])

@@ -1,4 +1,4 @@
-"""Common parts of plans against the dense common mechanism on the full domain."""
+"""Common parts of plans, compared with the dense common mechanism."""
 
 import itertools
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Steps killed at any point are recovered and charged once."""
+"""Recovery and charge of steps that are killed."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""One linear mechanism: cost, estimates, covariance and queries outside its row space."""
+"""Linear mechanisms: cost, estimates, covariance and row space."""
 
 import math
 

@@ -68,7 +68,7 @@ def test_nested_rule_bounds_match_section_6_2():
     assert_close(high - low, 2 * np.sqrt(variance))
     by_coarse, by_fine = np.sqrt(np.diag(rule.coarse.covariance(B))), np.sqrt(B.sum(axis=1))
     ratios = low / by_fine, high / by_fine, low / by_coarse, high / by_coarse
-    assert np.abs(np.array(ratios) - 5).min() > 0.1  # no rounding decides
+    assert np.abs(np.array(ratios) - 5).min() > 0.1  # rounding does not change the comparisons
     shares = [np.mean(ratio >= 5) for ratio in ratios]
     assert len(set(shares)) == 4
     assert list(rule.decide(answers).shares.values()) == [shares[3], shares[0], shares[1]]

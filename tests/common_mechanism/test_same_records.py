@@ -1,4 +1,4 @@
-"""Records of both steps are compared; other records are charged the full residual."""
+"""Comparison of the records of both steps, and the charge for other records."""
 
 import sys
 from decimal import Decimal

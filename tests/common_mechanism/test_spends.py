@@ -1,4 +1,4 @@
-"""Spends of look and last step sum exactly to the cost of the chosen plan."""
+"""Exact split of the cost of a plan between look and last step."""
 
 import math
 from fractions import Fraction

@@ -1,4 +1,6 @@
-"""Run tests on one core and print their CPU seconds: `python -m tests.cost [pytest options]`.
+"""Command that prints the CPU seconds of tests.
+
+    python -m tests.cost [pytest options]
 
 The tests of tests/browser run only if an option names them.  The total is the CPU time of pytest and all of its
 descendants, including orphaned processes such as parts of a browser, which are adopted and waited for.  The cost of a

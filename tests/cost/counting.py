@@ -1,4 +1,4 @@
-"""Pytest plugin: CPU seconds of the tests of each file, and the slowest files."""
+"""Pytest plugin that prints CPU seconds of the slowest test files."""
 
 from __future__ import annotations
 

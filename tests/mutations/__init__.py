@@ -1,4 +1,4 @@
-"""Planted privacy bugs: small patches of the engine, each of which a named test must detect.
+"""Planted privacy bugs: patches of the engine that a named test must detect.
 
     python -m tests.mutations [--only NAME ...] [--jobs 2]
 

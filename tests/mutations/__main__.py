@@ -1,4 +1,4 @@
-"""Plant every bug, one at a time, and print the test that detects it; exit code 1 if one is missed."""
+"""Command that plants every bug and prints the test that detects it."""
 
 from __future__ import annotations
 

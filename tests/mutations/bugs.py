@@ -1,4 +1,4 @@
-"""Planted bugs: the text that each one replaces, and the tests that must fail."""
+"""Planted bugs: replaced text, and the tests that must fail."""
 # ruff: noqa: E501
 
 from tests.mutations.planting import Bug

@@ -1,4 +1,4 @@
-"""Plans with aim="published": weights from a public reference that reduce errors of fitted tables."""
+"""Plans with aim="published", whose weights come from a public reference."""
 
 from __future__ import annotations
 

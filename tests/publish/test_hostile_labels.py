@@ -1,4 +1,4 @@
-"""Labels that contain HTML, Markdown, formulas or R code are escaped in every file."""
+"""Escaping of labels that contain HTML, Markdown, formulas or R code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of hostile packages returns problems within bounded time and memory."""
+"""Verification of hostile packages within bounded time and memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact totals in published tables, simulated records, exports and the stated guarantee."""
+"""Exact totals in published tables, records, exports and guarantees."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_fits_and_records_equal_exact_totals(which, rules, ways, centers) -> Non
             check(published, measurement.plan.workload)
         for group in measurement.plan.workload.groups:
             fitted = published.table(group.attributes)
-            # the contrasts satisfy the facts themselves; nothing is cut off afterwards
+            # the contrasts satisfy the facts before zeros and totals are enforced
             bare = assemble_table(published.contrasts, published.positions(group.attributes))
             assert np.abs(bare - fitted).max() <= 1e-7
             assert (fitted[schema.even_share(group.attributes) == 0.0] == 0.0).all()

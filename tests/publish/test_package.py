@@ -1,4 +1,4 @@
-"""Release packages: contents, signature, report and verification without the records."""
+"""Release packages: contents, signature, report and verification."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def signed_file(released, tmp_path_factory):
 
 @pytest.fixture
 def signed(released, signed_file, tmp_path):
-    """Folder of a test's copy of the files, the package and the ledger."""
+    """Unpacked files that a test may change, the package and the ledger."""
     return unpacked(signed_file, tmp_path / "signed"), signed_file, released[2]
 
 
@@ -323,7 +323,7 @@ def test_check_script_detects_changes(released, tmp_path, monkeypatch) -> None:
     assert "Every file, field, answer, standard error and interval" in good.stdout
     (folder / "plan.json").write_text((folder / "plan.json").read_text().replace('"pcost"', ' "pcost"', 1))
     monkeypatch.setattr(sys, "argv", ["check.py"])
-    with pytest.raises(SystemExit) as ended:  # in this process: a second subprocess is slow
+    with pytest.raises(SystemExit) as ended:  # run in this process, because a subprocess is slow
         runpy.run_path(str(folder / "check.py"), run_name="__main__")
     assert ended.value.code == 1
 

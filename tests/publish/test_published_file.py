@@ -1,4 +1,4 @@
-"""Files of published tables and records, the summary of groups, acceptance and forecast."""
+"""Files of published tables and records, summary, acceptance and forecast."""
 
 from __future__ import annotations
 

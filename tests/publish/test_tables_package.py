@@ -1,4 +1,4 @@
-"""Package of published tables: CSV files, metadata, README, R script and verification."""
+"""Package of published tables: files, metadata and verification."""
 
 from __future__ import annotations
 

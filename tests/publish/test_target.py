@@ -1,4 +1,4 @@
-"""Output paths: inputs, ledgers, results and files of others are never replaced."""
+"""Output paths that must not be replaced: inputs, ledgers, results."""
 
 from __future__ import annotations
 

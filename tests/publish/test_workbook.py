@@ -1,4 +1,4 @@
-"""Workbook of published tables, read by another library: numbers, texts and the rehearsal mark."""
+"""Workbook of published tables, read by another library."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_wide_pairs_have_no_crosstab_sheet(errors, tmp_path, monkeypatch):
     monkeypatch.setattr(workbook, "MOST_COLUMNS", 3)
     place = write_workbook(errors, tmp_path / "w.xlsx")
     crossed = [name for name in python_calamine.load_workbook(place).sheet_names if name.endswith("crossed")]
-    assert len(crossed) == 2  # the pairs with sex, whose two cells are columns
+    assert len(crossed) == 2  # the pairs with the two categories of sex as columns
 
 
 def test_verify_workbook_or_missing_file_reports_problem(book, tmp_path):

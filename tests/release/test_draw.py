@@ -1,4 +1,4 @@
-"""Noisy answers of a release: the table of each block, and fresh noise of its scale."""
+"""Noisy answers of a release: table and noise of each block."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_measure_holds_answers_of_one_block(small_plan: Plan, tmp_path: Path, mo
         count(answers)
         return estimate(block, answers)
 
-    monkeypatch.setattr(measuring, "check_blocks", lambda part: None)  # it also estimates
+    monkeypatch.setattr(measuring, "check_blocks", lambda part: None)  # it calls `estimate`, too
     monkeypatch.setattr(measuring, "draw", draw_counted)
     monkeypatch.setattr(measuring, "estimate", estimate_counted)
     book = Ledger.create(tmp_path / "book")

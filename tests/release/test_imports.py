@@ -1,4 +1,4 @@
-"""Release code uses no randomness but the operating system's, no clock and no pickle."""
+"""Imports of release code: no clock, no pickle, no random generator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact totals (invariants) in plans and releases: no cost, no error, no further disclosure."""
+"""Exact totals (invariants) in plans and releases."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The sampler follows the stated law exactly: right laws pass, and the same statistics reject wrong ones.
+"""Exact samplers of discrete Gaussian and Laplace noise: laws, layout and limits.
 
-A right law is refused with probability 1e-6 per p-value; the wrong laws are many standard deviations past that.
+The statistics reject a correct law with probability 1e-6 per p-value; wrong laws differ by many standard deviations.
 """
 
 import inspect
@@ -25,7 +25,7 @@ SCALES = [Fraction(1, 3), 1, Fraction(7, 2), 1000, 2**30 + 1]
 
 
 def gaussian_cdf(edges, variance):
-    """P(K <= edge): summed term by term where that is possible, else by the midpoint rule (error 1 / (24 variance))."""
+    """P(K <= edge): sum of terms, or the midpoint rule (error 1 / (24 variance)) for large variances."""
     if variance > 10**6:
         return np.array([erfc(-(float(edge) + 0.5) / sqrt(2 * variance)) / 2 for edge in edges])
     reach = 12 * isqrt(int(variance)) + 40
@@ -40,7 +40,7 @@ def laplace_cdf(edges, scale):
 
 
 def cells(cdf, parameter, *, spread, draws):
-    """Edges that do not line up with the sampler's bins, and the probabilities of the cells; at least 20 draws each."""
+    """Edges that differ from the sampler's bins, and cell probabilities for at least 20 draws each."""
     edges = np.unique(np.rint(spread * np.linspace(-4.2, 4.2, 31)).astype(np.int64))
     below = cdf(edges, parameter)
     use = (below * draws >= 20) & ((1 - below) * draws >= 20)
@@ -48,7 +48,7 @@ def cells(cdf, parameter, *, spread, draws):
 
 
 def fit(samples, cdf, parameter, *, spread):
-    """p-value of the samples under the law."""
+    """p-value of samples under a law."""
     edges, expected = cells(cdf, parameter, spread=spread, draws=len(samples))
     seen = np.bincount(np.searchsorted(edges, samples), minlength=len(expected))
     return scipy.stats.chisquare(seen, expected * len(samples)).pvalue
@@ -62,7 +62,7 @@ def same_law(first, second, *, spread):
 
 
 def half_shift(draws, sigma, generator):
-    """Half a unit where that can be seen, else half a cell."""
+    """Shift draws by half a unit, or by half a cell if sigma is large."""
     return draws + (generator.integers(0, 2, len(draws)) if sigma < 1000 else int(sigma * 8.4 / 30 / 2))
 
 
@@ -71,11 +71,11 @@ def sign_bias(draws, sigma, generator):
 
 
 def zero_twice(draws, sigma, generator):
-    """What comes out when minus zero is not refused."""
+    """Draws of a sampler that does not reject minus zero."""
     return np.append(draws, np.zeros(np.count_nonzero(draws == 0), dtype=np.int64))
 
 
-BETWEEN = {Fraction(1, 2), 3, 10**6, 2**60}  # variances whose samplers are like those on either side
+BETWEEN = {Fraction(1, 2), 3, 10**6, 2**60}  # variances with samplers similar to their neighbours
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_laplace_law(scale):
 
 def test_draws_use_every_bit_and_never_repeat():
     draws = discrete_gaussian(variance=2**62, size=400_000)
-    for shift in range(0, 28, 4):  # far below sigma the digits of a draw are uniform
+    for shift in range(0, 28, 4):  # the bits of a draw far below sigma are uniform
         assert scipy.stats.chisquare(np.bincount((draws >> shift) & 15, minlength=16)).pvalue > FALSE_ALARM
     assert len(np.unique(draws)) > len(draws) - 100  # a chunk drawn twice would repeat tens of thousands
     ahead = np.sign(draws[1:]) * np.sign(draws[:-1])
@@ -173,7 +173,7 @@ def test_close_float_decisions_are_left_to_integers(monkeypatch):
 
 
 def word(envelope, value, head):
-    """The random word that proposes a value of at least 0 with a head of its uniform."""
+    """Random word that proposes a value >= 0 with the given leading bits of its uniform."""
     entry = int(np.flatnonzero(envelope.bin_of == value >> envelope.width_bits)[0])
     place = value & ((1 << envelope.width_bits) - 1)
     return (head << (64 - envelope.head_bits)) | (place << (noise.ENTRY_BITS + 1)) | entry
@@ -204,7 +204,7 @@ def test_margin_leaves_close_decisions_to_integers(monkeypatch, envelope):
 
 
 def test_margin_exceeds_float_error_of_acceptance():
-    """The threshold in floats, as `_propose` forms it, is off by far less than the margin."""
+    """The error of the float threshold of `_propose` is far below the margin."""
     for envelope in (gaussian_envelope(Fraction(1, 3)), gaussian_envelope(1000), laplace_envelope(Fraction(7, 2))):
         values = range(0, len(envelope.counts) << envelope.width_bits, 1 << max(envelope.width_bits - 2, 0))
         for value in values:
@@ -215,7 +215,7 @@ def test_margin_exceeds_float_error_of_acceptance():
 
 
 def propose_by_integers(envelope, words, *, entropy):
-    """The oracle: the layout of a word and every decision, one word at a time, without a float."""
+    """Oracle: decode and decide one word at a time, without floats."""
     for word in map(int, words):
         bin_, word = int(envelope.bin_of[word % noise.ENTRIES]), word // noise.ENTRIES
         negative, word = word % 2, word // 2
@@ -233,7 +233,7 @@ def propose_by_integers(envelope, words, *, entropy):
 @pytest.mark.parametrize("margin", [noise.MARGIN, 2.0])
 @pytest.mark.parametrize("envelope", [gaussian_envelope(3), gaussian_envelope(2**96), laplace_envelope(2**48)])
 def test_float_filter_decides_as_integers_do(envelope, margin):
-    """Scales past the public limit leave 4 bits to the head, so one decision in 16 is close."""
+    """Scales above the public limit leave 4 leading bits, so one decision in 16 is close."""
     words = np.frombuffer(entropy(4)(8 * 6_000), dtype=np.uint64)
     values, accepted = noise._propose(envelope, words, entropy=entropy(5), margin=margin)
     expected = propose_by_integers(envelope, words, entropy=entropy(5))
@@ -294,7 +294,9 @@ def test_exp_enclosure(gamma, bits):
 @pytest.mark.parametrize("above", [False, True])
 def test_integers_go_on_from_the_bits_already_drawn(gamma, head_bits, above):
     bound = Fraction(2, 3)
-    digits = int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above  # u meets the bound in all but the last
+    digits = (
+        int(bound * exp_by_series(gamma) * 2 ** (head_bits + 64)) + above
+    )  # u equals the bound up to the last digit
     rest = iter([(digits >> 32) & 0xFFFFFFFF, digits & 0xFFFFFFFF] + [0] * 9)
     bits_left = lambda count: next(rest).to_bytes(count, "big")  # noqa: E731
     assert noise._uniform_below(bound, gamma, head=digits >> 64, head_bits=head_bits, entropy=bits_left) is not above
@@ -335,7 +337,7 @@ def test_samplers_take_no_seed_or_generator(draw, name, monkeypatch):
 def test_sizes():
     for size in (0, 1, 7, np.int32(5)):
         assert discrete_gaussian(variance=1, size=size).shape == (size,)
-    assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30  # its fixed width must not wrap
+    assert discrete_gaussian(variance=np.int64(2**62), size=100).std() > 2**30  # a NumPy integer must not overflow
 
 
 TOO_LONG_TO_PRINT = pytest.param(10**9999, id="huge")

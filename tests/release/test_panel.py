@@ -1,4 +1,4 @@
-"""Panel with several rows per person: plan, release, ledger, certificate and report."""
+"""Panel with several rows per person, from plan to certificate."""
 
 from __future__ import annotations
 

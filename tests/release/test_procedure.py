@@ -1,4 +1,4 @@
-"""Releases: refused rows, disk space, key files, digests of records and privacy units."""
+"""Releases: refused rows, disk space, keys, digests and privacy units."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A repeated release returns the stored answers only for the records that it was measured on."""
+"""Repeated releases: stored answers for equal records, errors for other records."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_repeat_of_release_without_digest_is_refused(
 def test_repeat_refuses_other_records_of_a_simultaneous_run(
     small: Plan, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second run counts its records before the first has spent, and reads the spent key afterwards."""
+    """The second run counts before the first spends, and searches for the key afterwards."""
     honest = measuring.fingerprint_of
 
     def release_first(*arguments: Any) -> Any:

@@ -1,1 +1,1 @@
-"""Replay of random plans: what neighbouring tables would release, against what is charged."""
+"""True privacy costs of random plans, compared with their charges."""

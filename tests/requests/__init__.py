@@ -1,1 +1,1 @@
-"""Random requests: every request ends in a plan that keeps its promises, or in an error of the engine."""
+"""Random planning requests, checked for valid plans and errors."""

@@ -1,4 +1,4 @@
-"""Random planning requests, which must return a valid plan or raise an EngineError.
+"""Random planning requests, checked for valid plans and engine errors.
 
     python -m tests.requests [--count 2000] [--seed 0]
 

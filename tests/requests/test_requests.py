@@ -1,4 +1,4 @@
-"""Random planning requests, and requests that once raised an exception outside EngineError."""
+"""Random planning requests, and requests that once failed."""
 
 from __future__ import annotations
 
