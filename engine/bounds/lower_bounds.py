@@ -87,7 +87,8 @@ from engine.residuals import (
     digest,
 )
 from engine.residuals.basis import FullTable, Role
-from engine.residuals.decomposition import Decomposition, Subworkload, assemble, merge_terms
+from engine.residuals.decomposition import Decomposition, IdentityFactor, Subworkload, assemble, merge_terms
+from engine.residuals.intervals import MIN_SHARE, IntervalGram, IntervalSpace, evaluate
 from engine.workload import Workload
 
 MAX_STEPS = 15
@@ -110,6 +111,11 @@ class _Norm:
     sizes: tuple[int, ...]
     rows: Array
 
+    @property
+    def flops(self) -> float:
+        """Cost of the products of an evaluation."""
+        return float(len(self.rows) ** 2 * self.rows.shape[1])
+
     def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
         """Return a lower bound on T, and the weighted costs of the cells by axis, shapes (n_i,).
 
@@ -131,6 +137,28 @@ class _Norm:
         return float(np.sqrt(lower_eigenvalues(eigenvalues)).sum()), [
             axis_costs / axis_costs.sum() for axis_costs in along
         ]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _MarginalNorm:
+    """`_Norm` of a marginal on one wide attribute, without its matrix."""
+
+    axes: Axes
+    space: IntervalSpace
+
+    @property
+    def flops(self) -> float:
+        """Cost of an evaluation, in the unit of `_Norm.flops`."""
+        return 1e4 * self.space.cells
+
+    def at(self, weights: Sequence[Array]) -> tuple[float, list[Array]]:
+        """Return the same as `_Norm.at`."""
+        (mass,) = weights
+        if mass.min() < MIN_SHARE * float(mass.sum()) / len(mass):  # weights that `evaluate` would raise
+            return 0.0, [mass]
+        solution = evaluate(self.space, mass)
+        costs = solution.dual * solution.norms
+        return solution.trace * math.sqrt(float(mass.sum())) * (1.0 - 1e-9), [costs / costs.sum()]
 
 
 def independent_bound(parts: Decomposition) -> float:
@@ -157,7 +185,7 @@ def independent_bound(parts: Decomposition) -> float:
         blocks[key_of] = blocks.get(key_of, 0.0) + math.sqrt(scale)
     norms = {k: _norms(parts.subworkloads[k], parts.factors) for k in {k for k, _ in blocks}}
     evaluated = [norm for k, _ in blocks for _, factors in norms[k] for norm in factors]
-    flops = sum(float(len(norm.rows)) ** 2 * norm.rows.shape[1] for norm in evaluated)
+    flops = sum(norm.flops for norm in evaluated)
     steps = min(MAX_STEPS, MAX_NORMS // max(len(evaluated), 1), int(MAX_FLOPS / max(flops, 1.0)))
     weights = [np.full(n, 1.0 / n) for n in sizes]
     best = 0.0
@@ -177,7 +205,7 @@ def independent_bound(parts: Decomposition) -> float:
 
 def _step(
     blocks: dict[tuple[int, tuple[int, ...]], float],
-    norms: dict[int, list[tuple[float, list[_Norm]]]],
+    norms: dict[int, list[tuple[float, list[_Norm | _MarginalNorm]]]],
     weights: list[Array],
 ) -> tuple[float, list[Array]]:
     """Return the sum of T, and the weighted costs of the cells by class, shapes (n,)."""
@@ -204,7 +232,7 @@ def _step(
     return total, weighted_costs
 
 
-def _norms(sub: Subworkload, factors: Sequence[Factor]) -> list[tuple[float, list[_Norm]]]:
+def _norms(sub: Subworkload, factors: Sequence[Factor]) -> list[tuple[float, list[_Norm | _MarginalNorm]]]:
     """Return products of norms: a single one for a product or a dense Gram, else one per term."""
     terms, axes = merge_terms(sub, factors), tuple(range(len(sub.sizes)))
     if not axes:
@@ -215,9 +243,15 @@ def _norms(sub: Subworkload, factors: Sequence[Factor]) -> list[tuple[float, lis
     if len(terms) > 1 and sub.dimension <= MAX_DIMENSION:
         return [(1.0, [_norm(assemble(terms, axes, sub.sizes), Lift(sub.sizes, sub.centers), axes)])]
     return [
-        (c, [_norm(f, Lift(f.sizes, [sub.centers[a] for a in f_axes]), f_axes) for f_axes, f in product])
-        for c, product in terms
+        (c, [_norm_of(f, [sub.centers[a] for a in f_axes], f_axes) for f_axes, f in product]) for c, product in terms
     ]
+
+
+def _norm_of(factor: Factor, centers: Sequence[Array | None], axes: Axes) -> _Norm | _MarginalNorm:
+    if isinstance(factor, IdentityFactor) and centers[0] is None:
+        gram = IntervalGram(cells=factor.sizes[0], marginal=1.0)
+        return _MarginalNorm(axes=axes, space=IntervalSpace(gram=gram))
+    return _norm(factor, Lift(factor.sizes, centers), axes)
 
 
 def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
@@ -225,7 +259,7 @@ def _norm(factor: Factor, lift: Lift, axes: Axes) -> _Norm:
         root = factor.matrix
     else:
         with threads_for(len(factor.matrix)):
-            eigenvalues, U = scipy.linalg.eigh(factor.matrix, check_finite=False)
+            eigenvalues, U = scipy.linalg.eigh(factor.dense(), check_finite=False)
         root = (U * np.sqrt(lower_eigenvalues(eigenvalues))).T
     return _Norm(axes=axes, sizes=lift.sizes, rows=lift.rows(root))
 

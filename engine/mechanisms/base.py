@@ -23,7 +23,7 @@ from engine.plans.solver_state import SolverState
 from engine.privacy import Budget
 from engine.progress import Listener, Progress
 from engine.residuals.cache import SolveCache, default_cache
-from engine.residuals.decomposition import Subworkload
+from engine.residuals.decomposition import Subworkload, has_identity_gram
 from engine.residuals.strategy_search import Cost
 from engine.workload import Workload
 
@@ -255,8 +255,11 @@ def check_request(workload: Workload, budget: Budget, laws: Sequence[str] = ("ga
         )
 
 
-def check_size(workload: Workload, memory_limit: float) -> None:
-    """Raise LimitExceeded if the decomposition alone would exceed the limits."""
+def check_size(workload: Workload, memory_limit: float, *, closed_form: bool = False) -> None:
+    """Raise LimitExceeded if the decomposition alone would exceed the limits.
+
+    With ``closed_form`` marginals on wide attributes need no matrix.
+    """
     for group_class in workload.group_classes:
         group = workload.groups[group_class.numbers[0]]
         if len(group.attributes) > MAX_ATTRIBUTES:
@@ -268,6 +271,8 @@ def check_size(workload: Workload, memory_limit: float) -> None:
             cells, classes = part.cells, math.prod([n - 1 for n in part.sizes])
             # One attribute needs dense matrices on its cells, several attributes the factor of the
             # queries.
+            if closed_form and has_identity_gram(part, group.query_weights):
+                continue
             entries = 6 * cells**2 if len(part.sizes) == 1 else 8 * cells + 2 * min(part.count, classes) * classes
             if 8 * entries > memory_limit:
                 raise LimitExceeded(

@@ -107,7 +107,7 @@ class QuerySmasher(ResidualMechanism):
         return replace(self, gap=max(self.gap, gap))
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        check_size(workload, limits.memory_limit)
+        check_size(workload, limits.memory_limit, closed_form=self.goal(workload).linear)
         parts = decompose(workload)
         base = self.expected(workload, parts, limits)
         base = replace(base, seconds=base.seconds + self.joint_seconds(workload, parts))

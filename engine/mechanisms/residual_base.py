@@ -181,7 +181,7 @@ class ResidualMechanism(Mechanism):
         return BASE_SECONDS + GROUP_SECONDS * len(workload.groups)
 
     def forecast(self, workload: Workload, limits: Limits) -> Forecast:
-        check_size(workload, limits.memory_limit)
+        check_size(workload, limits.memory_limit, closed_form=self.goal(workload).linear)
         parts = decompose(workload, labels=self.axis_labels(workload))
         forecast = self.expected(workload, parts, limits)
         return replace(forecast, seconds=forecast.seconds + self.joint_seconds(workload, parts))
@@ -215,7 +215,7 @@ class ResidualMechanism(Mechanism):
     def plan(self, workload: Workload, budget: Budget, limits: Limits) -> Plan:
         deadline = limits.deadline()
         check_request(workload, budget)
-        check_size(workload, limits.memory_limit)
+        check_size(workload, limits.memory_limit, closed_form=self.goal(workload).linear)
         limits = replace(limits, progress=monotone(limits.progress))
         limits.tell(0.0, "Decomposing the workload")
         candidate = self.best(workload, budget, limits, deadline)
@@ -399,7 +399,7 @@ class ResidualMechanism(Mechanism):
 
     def rebuild(self, workload: Workload, budget: Budget, solved: SolverState) -> Plan:
         check_request(workload, budget)
-        check_size(workload, 4e9)
+        check_size(workload, 4e9, closed_form=self.goal(workload).linear)
         goal, labels, tradeoff = self.goal(workload), self.axis_labels(workload), solved.tradeoff
         limits = Limits(memory_limit=solved.memory_limit)
         recorded = list(zip(solved.duals, solved.endings, strict=True))

@@ -29,14 +29,16 @@ import scipy
 from engine._arrays import Array
 from engine._threads import threads_for
 from engine._validation import check_choice
-from engine.errors import PlanError
+from engine.errors import LimitExceeded, PlanError
 from engine.mechanisms.base import Limits
 from engine.mechanisms.residual_base import CandidatePlan, ResidualMechanism, SpaceSolver
 from engine.privacy import Budget
 from engine.residuals import DualProblem, Factor, FullDomain, Options, Split, Strategy, basis, contract
 from engine.residuals.basis import UNIFORM
-from engine.residuals.decomposition import Decomposition, Subworkload
+from engine.residuals.decomposition import Decomposition, IdentityFactor, Subworkload
 from engine.residuals.dual_solver import Solution, Watch
+from engine.residuals.marginals import MarginalStrategy, marginal_strategy
+from engine.residuals.operators import is_wide
 from engine.residuals.strategy_search import Cost, dense_bytes
 from engine.residuals.subworkload_solver import SpaceSolution, SubworkloadSolver
 from engine.workload import Family, Workload
@@ -102,10 +104,19 @@ class AxisSolver:
     factors : distinct residual Grams of the decomposition.
     axis : returns the precision X_i in residual coordinates, shape (n - 1, n - 1), for a label and
         a size.
+    memory_limit : bytes of one strategy at most.
+    is_equal_noise : returns whether that precision is a multiple of the identity, for a label.
     """
 
-    def __init__(self, factors: Sequence[Factor], axis: Callable[[Hashable, int], Array]) -> None:
-        self.factors, self.axis = factors, axis
+    def __init__(
+        self,
+        factors: Sequence[Factor],
+        axis: Callable[[Hashable, int], Array],
+        is_equal_noise: Callable[[Any], bool],
+        memory_limit: float,
+    ) -> None:
+        self.factors, self.axis, self.is_equal_noise = factors, axis, is_equal_noise
+        self.memory_limit = memory_limit
         self.watch: Watch | None = None
         self.dense_limit = math.inf
         self.duals: list[Array] = []
@@ -117,7 +128,12 @@ class AxisSolver:
 
     def forecast(self, subs: Sequence[Subworkload]) -> list[Cost]:
         """Return the expected cost of each subworkload; strategies of attributes are shared."""
-        widest = [max(s.sizes, default=1) for s in subs]
+        # marginals on wide attributes have a closed form
+        dense = [
+            [n for n, label in zip(s.sizes, s.labels, strict=True) if not is_wide(n) or not self.is_equal_noise(label)]
+            for s in subs
+        ]
+        widest = [max(sizes, default=1) for sizes in dense]
         return [Cost(seconds=2.5e-4, peak=dense_bytes(n, n, n), saved=0.0) for n in widest]
 
     def in_time(self, subs: Sequence[Subworkload], costs: Sequence[Cost], seconds: float) -> None:
@@ -154,7 +170,15 @@ class AxisSolver:
         return SpaceSolution(factors=solved, value=value, bound=bound, status="optimal")
 
     def _strategy(self, label: Hashable, n: int) -> Strategy:
+        if (label, n) not in self._strategies and is_wide(n) and self.is_equal_noise(label):
+            self._strategies[label, n] = marginal_strategy(n)
         if (label, n) not in self._strategies:
+            if (needed := dense_bytes(n, n, n)) > self.memory_limit:
+                raise LimitExceeded(
+                    f"A strategy for an attribute with {n} cells needs about {needed / 1e9:.1f} GB, more than the limit "
+                    f"of {self.memory_limit / 1e9:.1f} GB. Choose the base family 'marginal', merge cells, or raise "
+                    "memory_limit."
+                )
             with threads_for(n):
                 X = self.axis(label, n)
                 root = scipy.linalg.cholesky(X)
@@ -169,6 +193,8 @@ class AxisSolver:
         """Return (sum of singular values)^2 / cells, a lower bound on the value of a factor."""
         if number not in self._spectra:
             factor = self.factors[number]
+            if isinstance(factor, IdentityFactor):
+                return factor.trace**2 / factor.sizes[0]
             # R R^T has the same nonzero eigenvalues as R^T R.
             small = factor.matrix @ factor.matrix.T if factor.low_rank else factor.matrix
             eigenvalues = np.maximum(scipy.linalg.eigvalsh(small), 0.0)
@@ -179,6 +205,8 @@ class AxisSolver:
 def _trace(factor: Factor, strategies: Sequence[Strategy]) -> float:
     """Return tr(G X^-1) for X the product of the strategies."""
     shape = [n - 1 for n in factor.sizes]
+    if len(shape) == 1 and isinstance(strategies[0], MarginalStrategy):
+        return factor.trace * strategies[0].coordinate_variance
     if len(shape) == 1:
         return float(np.sum(factor.dense() * strategies[0].covariance))
     if factor.low_rank:
@@ -196,7 +224,7 @@ class ResidualPlanner(ResidualMechanism):
     meaning: ClassVar[str] = "Equal noise within every group of attributes: optimal for marginals."
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
-        return AxisSolver(parts.factors, lambda _, n: np.eye(n - 1))
+        return AxisSolver(parts.factors, lambda _, n: np.eye(n - 1), lambda _: True, limits.memory_limit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,7 +274,7 @@ class ResidualPlannerPlus(ResidualMechanism):
         return out
 
     def space_solver(self, workload: Workload, parts: Decomposition, limits: Limits, deadline: float) -> SpaceSolver:
-        return AxisSolver(parts.factors, base_strategy)
+        return AxisSolver(parts.factors, base_strategy, lambda base: base.name == "marginal", limits.memory_limit)
 
 
 @lru_cache(maxsize=64)

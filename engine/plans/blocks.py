@@ -140,12 +140,12 @@ class Block:
 
     def column_squares(self) -> Array:
         """Squared Euclidean norms of the columns of B, one per cell, shape (n_1, ..., n_k)."""
-        squares = [s.rows**2 for _, s in self.factors]
         if self.weights is None:
             # column norms of a Kronecker product are products of column norms
-            out = contract(np.ones((1,) * len(squares)), [q.sum(axis=0)[None] for q in squares])
+            squares = [s.column_costs("gaussian")[None] for _, s in self.factors]
+            out = contract(np.ones((1,) * len(squares)), squares)
         else:
-            out = contract(self.weights**2, squares)
+            out = contract(self.weights**2, [s.rows**2 for _, s in self.factors])
         return ungroup_axes(out, self.sets, self.sizes)
 
     def cell_pcosts(self, max_records: int) -> Array:
@@ -156,7 +156,7 @@ class Block:
         """Add the effects of grid rounding and floating-point errors to column norms of B."""
         rounding = self.measurements if self.law == "laplace" else math.sqrt(self.measurements)
         # the 1 at the end covers the multiplication by a weight
-        terms = sum(s.cells + 1 for _, s in self.factors) + 1
+        terms = sum(s.rounding_terms for _, s in self.factors) + 1
         gamma = terms * UNIT_ROUNDOFF / (1.0 - terms * UNIT_ROUNDOFF)
         return norm * GUARD * (1.0 + gamma * (2.0 * max_records + 1.0)) + self.grid * rounding
 
@@ -353,7 +353,7 @@ def joint_share(parts: Sequence[MeasuredPart]) -> float:
     if len(parts) > MAX_JOINT:
         return 1.0
     distinct = {s for _, factors, _ in parts for _, s in factors}
-    unequal = {s for s in distinct if np.ptp((s.rows**2).sum(axis=0)) > UNEQUAL_NORMS * s.column_norm**2}
+    unequal = {s for s in distinct if np.ptp(s.column_costs("gaussian")) > UNEQUAL_NORMS * s.column_norm**2}
     if sum(any(s in unequal for _, s in factors) for _, factors, _ in parts) < 2:
         return 1.0
     total = math.fsum(scale * math.prod(s.column_norm**2 for _, s in factors) for _, factors, scale in parts)

@@ -29,6 +29,7 @@ from engine._arrays import Array, Index
 from engine.plans.blocks import DEVIATION, GUARD, Block, cells_pcost, total_pcost
 from engine.privacy import REPLACE_ONE, Budget
 from engine.residuals import Axes, Space, Strategy
+from engine.residuals.marginals import MarginalStrategy
 from engine.workload import Schema
 
 # local search: number of starts, and passes over the attributes per start
@@ -149,13 +150,18 @@ class Distances:
         self.scale = np.array([b.noise**-2.0 for b in blocks])
         bins: dict[str, Index] = {}
         interval_cache: dict[tuple[Strategy, str], tuple[Array, Array]] = {}
+        factors = [(b.attributes[axis], s) for b in blocks for (axis,), s in b.factors]
+        # bins need no matrix where all strategies of an attribute have one product for all pairs
+        symbolic = set(self.names) - {name for name, s in factors if not isinstance(s, MarginalStrategy)}
         for k, block in enumerate(blocks):
             for j, ((axis,), strategy) in enumerate(block.factors):
                 name = block.attributes[axis]
                 self.attribute[k, j] = place[name]
                 key = (strategy, name)
-                if key not in interval_cache:
-                    gram = strategy.rows.T @ strategy.rows
+                if key not in interval_cache and name in symbolic and isinstance(strategy, MarginalStrategy):
+                    interval_cache[key] = _symbolic_intervals(strategy)
+                elif key not in interval_cache:
+                    gram = strategy.column_gram()
                     if name not in bins:
                         bins[name] = _binned(gram)
                     interval_cache[key] = _intervals(gram, bins[name])
@@ -211,6 +217,15 @@ def _binned(gram: Array) -> Index:
         # the margin puts entries that differ only by rounding on the same side of a cut
         out[different] = 2 + np.searchsorted(cuts, gram[different] - 1e-12 * float(np.abs(gram).max()))
     return out
+
+
+def _symbolic_intervals(strategy: MarginalStrategy) -> tuple[Array, Array]:
+    """Return `_intervals` with two bins, equal and different cells."""
+    low, high = np.full(BINS + 2, np.inf), np.full(BINS + 2, -np.inf)
+    for k, values in ((1, strategy.column_costs("gaussian")), (2, strategy.rows.products())):
+        low[k], high[k] = values.min(), values.max()
+    low[0], high[0] = low[1:].min(), high[1:].max()
+    return low, high
 
 
 def _intervals(gram: Array, bins: Index) -> tuple[Array, Array]:
@@ -295,9 +310,10 @@ def _distances(block: Block, record: Mapping[str, int], other: Mapping[str, int]
     """Return |B (e_x - e_y)|^2 for every value of one attribute of x, as products over factors."""
     square_x, square_y, inner = np.ones(1), 1.0, np.ones(1)
     for axes, strategy in block.factors:
-        x = strategy.rows[:, _cells(block, axes, record, name, values, strategy.sizes)]
-        y = strategy.rows[:, _cells(block, axes, other, "", values, strategy.sizes)[0]]
-        square_x, square_y, inner = square_x * np.einsum("rv,rv->v", x, x), square_y * float(y @ y), inner * (y @ x)
+        x = _cells(block, axes, record, name, values, strategy.sizes)
+        y = _cells(block, axes, other, "", values, strategy.sizes)[0]
+        squares, square, products = strategy.column_products(x, y)
+        square_x, square_y, inner = square_x * squares, square_y * square, inner * products
     return np.maximum(square_x + square_y - 2.0 * inner, 0.0)
 
 

@@ -755,7 +755,7 @@ class VarianceBuilder:
                 part, strategy = touched[0][0], factors[0][1]
                 # with one part and one factor on one attribute, the quadratic form on cells has a
                 # closed form for many families and needs no class rows
-                self._arrays[key] = np.maximum(part.family.quadratic(part.sizes, strategy.cell_covariance), 0.0)
+                self._arrays[key] = strategy.query_variances(part)
             else:
                 self._arrays[key] = self._coupled_array(touched, names, factors, order, matrix, weights)
         return parts, self._arrays[key]

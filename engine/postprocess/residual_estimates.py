@@ -400,7 +400,7 @@ def _estimate(
         trace, rank = float(np.sum(strategy.pinv[rows] ** 2)), coordinates.size
     else:
         solved = [s.pinv for _, s in block.factors]
-        rank = math.prod(s.span.shape[1] for _, s in block.factors)
+        rank = math.prod(s.rank for _, s in block.factors)
         if block.weights is None:
             trace = math.prod(float(np.sum(p**2)) for p in solved)
         else:

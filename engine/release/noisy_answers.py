@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,7 @@ from engine.release.ingest import Measurable
 from engine.release.measurement import estimate, strategy_answers
 from engine.release.noise import MOST_DRAWS, Entropy, discrete_gaussian, discrete_laplace
 from engine.residuals import Space
+from engine.residuals.operators import ReflectedRows
 
 # Limit of the bits of an answer before noise, which leaves room for the noise in 64 bits.
 MOST_BITS = 62
@@ -81,8 +84,8 @@ def _check_grid(block: Block) -> None:
 def _check_on_zeros(block: Block, sizes: tuple[int, ...], *, estimated: bool) -> None:
     """Raise PlanError unless an empty table has zero answers and, if ``estimated``, estimates."""
     try:
-        matrices = [m for _, s in block.factors for m in (s.rows, s.pinv)]
-        finite = all(np.isfinite(m).all() for m in (*matrices, *([] if block.weights is None else [block.weights])))
+        finite = all(s.is_finite for _, s in block.factors)
+        finite = finite and (block.weights is None or bool(np.isfinite(block.weights).all()))
         answers = _on_grid(block, np.zeros(sizes, np.int64), within=True)
         is_valid = finite and block.sizes == sizes and answers.shape == (block.measurements,) and not answers.any()
         if is_valid and estimated:
@@ -152,13 +155,17 @@ def _on_grid(block: Block, table: npt.NDArray[np.int64], within: bool) -> npt.ND
     )
 
 
-def _fraction_bits(matrix: Array) -> int:
+def _fraction_bits(matrix: Array | ReflectedRows) -> int:
     """Return the number of binary digits after the point that every entry fits in."""
+    matrix = matrix.entries if isinstance(matrix, ReflectedRows) else matrix
     return max(0, int(53 - np.frexp(matrix[matrix != 0])[1].min(initial=53)))
 
 
-def _scaled_integers(matrix: Array, bits: int) -> npt.NDArray[np.object_]:
+def _scaled_integers(matrix: Array | ReflectedRows, bits: int) -> Any:
     """Return matrix * 2^bits exactly, as Python integers."""
+    if isinstance(matrix, ReflectedRows):
+        one, others, last = _scaled_integers(matrix.entries, bits).tolist()
+        return replace(matrix, one=one, others=others, last=last)
     return np.array([int(Fraction(v) * 2**bits) for v in matrix.ravel().tolist()], object).reshape(matrix.shape)
 
 

@@ -27,12 +27,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from engine._arrays import Array
+from engine.residuals.operators import CosineMatrix, is_wide
 
 Space = tuple[str, ...]
 Axes = tuple[int, ...]
@@ -258,8 +259,13 @@ def _pass_up(tensor: Array, complements: Mapping[Axes, Complement], sign: float)
 
 
 def _columns(sizes: Sequence[int], centers: Sequence[Array | None]) -> list[Array]:
-    """Return T_i = [pi_i, N_i] of every attribute."""
-    return [np.column_stack([center(n, pi), basis(n)]) for n, pi in zip(sizes, centers, strict=True)]
+    """Return T_i = [pi_i, N_i] of every attribute; an operator for a wide one with uniform center."""
+    return [
+        cast(Array, CosineMatrix(cells=n, total=True))
+        if pi is None and is_wide(n)
+        else np.column_stack([center(n, pi), basis(n)])
+        for n, pi in zip(sizes, centers, strict=True)
+    ]
 
 
 def pieces(

@@ -46,6 +46,7 @@ import scipy
 from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.residuals.basis import UNIFORM, Axes, Complement, Space, Split, basis, center, class_rows, digest
+from engine.residuals.operators import ScaledIdentity, is_wide
 from engine.workload import Group, Part, Workload, joint_part, subsets
 
 
@@ -219,6 +220,20 @@ class Factor:
         return min(self.dimension, len(self.matrix))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IdentityFactor(Factor):
+    """Class Gram of a marginal on one wide attribute: the identity, without its matrix."""
+
+    matrix: ScaledIdentity  # type: ignore[assignment]
+
+    def dense(self) -> Array:
+        return self.matrix.dense()
+
+    @property
+    def trace(self) -> float:
+        return float(self.dimension)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Term:
     """Summand of a Gram: a coefficient times a Kronecker product of factors on disjoint axes."""
@@ -327,6 +342,10 @@ class Registry:
         sizes = tuple(part.sizes[i] for i in inside)
         query_trace: float
         if len(part.sizes) == 1:
+            if inside and has_identity_gram(part, weights) and centers[0] is None:
+                return self._intern(IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)))
+            if not inside and has_identity_gram(part, weights):
+                return float(np.sum(center(part.sizes[0], centers[0]) ** 2))
             gram = part.family.gram(part.sizes, weights)
             pi = center(part.sizes[0], centers[0])
             N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
@@ -377,12 +396,15 @@ class Registry:
     def _intern(self, factor: Factor) -> tuple[int, float]:
         scale = factor.trace
         for number, other in enumerate(self.factors):
-            if (other.sizes, other.low_rank, other.matrix.shape) != (
+            if (type(other), other.sizes, other.low_rank, other.matrix.shape) != (
+                type(factor),
                 factor.sizes,
                 factor.low_rank,
                 factor.matrix.shape,
             ):
                 continue
+            if isinstance(factor, IdentityFactor):
+                return number, 1.0
             ratio = scale / other.trace
             # rows of a low-rank factor scale with the square root of their Gram
             stretch = math.sqrt(ratio) if factor.low_rank else ratio
@@ -390,6 +412,12 @@ class Registry:
                 return number, ratio
         self.factors.append(factor)
         return len(self.factors) - 1, 1.0
+
+
+def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
+    """Return whether a part is a marginal on one wide attribute without weights of single queries."""
+    is_marginal = len(part.sizes) == 1 and weights is None and part.family.name == "marginal"
+    return is_marginal and is_wide(part.sizes[0])
 
 
 def _zero_if_rounding(square: float, reference: float) -> float:

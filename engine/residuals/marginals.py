@@ -1,133 +1,99 @@
-"""Marginals on one attribute of any width: closed form and fast cosine transform.
+"""Optimal strategy of a marginal on one wide attribute, in closed form.
 
-With the uniform center the marginal's piece on a residual space has the Gram ``scale`` times the
-identity in class coordinates, and every cell the same cost: the optimal strategy is the projection
-with equal noise, B = N^T / (1 - 1/n)^(1/2), for the cosine basis N of `engine.residuals.basis`.
-Nothing of size n x n is formed; N is applied by a discrete cosine transform in O(n log n).
+With the uniform center the marginal's Gram on a residual space is a multiple of the identity in
+class coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of
+equal norm that span the space.  The rows of `ReflectedRows` are applied in O(n) and with exact
+integers; the cosine transform from their answers to class coordinates takes O(n log n).
 
-Source: QuerySmasher, section 6.3; Makhoul 1980 for the transform.
+Source: QuerySmasher, section 6.3.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from engine._arrays import Array
-from engine.residuals.basis import basis
+from engine._arrays import Array, Index
+from engine.residuals.dual_solver import Solution
+from engine.residuals.operators import Chain, CosineMatrix, ReflectedRows, ScaledIdentity
+from engine.residuals.strategy import Strategy
+from engine.workload import Part
 
 
-@dataclass(frozen=True, kw_only=True)
-class CosineMatrix:
-    """The cosine basis N times ``scale``, shape (n, n - 1), or its transpose, as an operator.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MarginalStrategy(Strategy):
+    """Equal noise on a residual space of one wide attribute; see `marginal_strategy`."""
 
-    It has the shape, transpose and product ``table @ matrix`` of an array, so that
-    `engine.residuals.contract` accepts it.
-
-    >>> (np.eye(2) @ CosineMatrix(cells=2)).round(3)
-    array([[ 0.707],
-           [-0.707]])
-    """
-
-    cells: int
-    scale: float = 1.0
-    transposed: bool = False
-
-    # numpy passes ``array @ self`` to `__rmatmul__`
-    __array_ufunc__ = None
-    ndim = 2
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
-        n = self.cells
-        return (n - 1, n) if self.transposed else (n, n - 1)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    @property
-    def T(self) -> CosineMatrix:  # noqa: N802 - the name that arrays have
-        """The transposed matrix."""
-        return replace(self, transposed=not self.transposed)
-
-    def __mul__(self, scale: float) -> CosineMatrix:
-        return replace(self, scale=self.scale * scale)
-
-    __rmul__ = __mul__
-
-    def __rmatmul__(self, tensor: Array) -> Array:
-        """Return the last axis of a tensor, shape (..., rows), times the matrix."""
-        import scipy.fft
-
-        if tensor.shape[-1] != self.shape[0]:
-            raise ValueError(f"A tensor of shape {tensor.shape} has no product with {self.shape}.")
-        if not self.transposed:
-            return np.asarray(scipy.fft.dct(tensor, norm="ortho")[..., 1:] * self.scale)
-        padded = np.zeros((*tensor.shape[:-1], self.cells))
-        np.multiply(tensor, self.scale, out=padded[..., 1:])
-        return np.asarray(scipy.fft.idct(padded, norm="ortho", overwrite_x=True))
-
-    def dense(self) -> Array:
-        """Return the matrix as an array; for tests."""
-        N = self.scale * basis(self.cells)
-        return N.T if self.transposed else N
-
-
-@dataclass(frozen=True, kw_only=True)
-class MarginalGram:
-    """Gram of a marginal on a residual space with the uniform center, ``scale`` times identity.
-
-    >>> MarginalGram(cells=4).value
-    2.25
-    """
-
-    cells: int
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.cells < 2 or not 0.0 < self.scale < math.inf:
-            raise ValueError(
-                f"A marginal has {self.cells} cells and scale {self.scale}. Use at least 2 cells and a positive scale."
-            )
-
-    def __add__(self, other: MarginalGram) -> MarginalGram:
-        if other.cells != self.cells:
-            raise ValueError(f"Grams on {self.cells} and {other.cells} cells have no sum.")
-        return replace(self, scale=self.scale + other.scale)
-
-    def __mul__(self, scale: float) -> MarginalGram:
-        return replace(self, scale=self.scale * scale)
-
-    __rmul__ = __mul__
-
-    @property
-    def trace(self) -> float:
-        """Trace of the Gram."""
-        return self.scale * (self.cells - 1)
-
-    @property
-    def value(self) -> float:
-        """Optimal total weighted variance at privacy cost 1, also its lower bound, in counts^2."""
-        return self.trace * self.coordinate_variance
+    rows: ReflectedRows  # type: ignore[assignment]
+    pinv: Chain  # type: ignore[assignment]
 
     @property
     def coordinate_variance(self) -> float:
-        """Variance of every class coordinate at privacy cost 1, in counts^2."""
+        """Variance of every class coordinate at noise scale 1."""
         return 1.0 - 1.0 / self.cells
 
     @property
-    def cell_variance(self) -> float:
-        """Variance of the piece of every cell at privacy cost 1, in counts^2."""
-        return self.coordinate_variance**2
+    def rounding_terms(self) -> int:
+        # entry k of B x is ``one`` x_k with at most 4 roundings, plus the sum times ``others`` with
+        # n + 4; columns of these errors have a norm of at most (4 + 1.1 sqrt(n)) units of roundoff
+        return math.ceil(2.0 * math.sqrt(self.cells)) + 9
 
     @property
-    def rows(self) -> CosineMatrix:
-        """Strategy rows B, shape (n - 1, n), every column of norm 1."""
-        return CosineMatrix(cells=self.cells, scale=self.coordinate_variance**-0.5, transposed=True)
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.rows.entries).all() and np.isfinite(self.pinv.scale))
 
-    def dense(self) -> Array:
-        """Return the Gram in class coordinates, shape (n - 1, n - 1); for tests."""
-        return self.scale * np.eye(self.cells - 1)
+    def column_costs(self, law: str) -> Array:
+        return self.rows.column_costs(1 if law == "laplace" else 2)
+
+    def column_gram(self) -> Array:
+        within, across = self.rows.products()
+        gram = np.full((self.cells, self.cells), within)
+        gram[-1], gram[:, -1] = across, across
+        gram[np.diag_indices(self.cells)] = self.rows.column_costs(2)
+        return gram
+
+    def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
+        squares, (within, across) = self.rows.column_costs(2), self.rows.products()
+        is_across = (cells == self.cells - 1) | (other == self.cells - 1)
+        products = np.where(cells == other, squares[other], np.where(is_across, across, within))
+        return squares[cells], float(squares[other]), products
+
+    @property
+    def column_norm(self) -> float:
+        return float(np.sqrt(self.rows.column_costs(2).max()))
+
+    @property
+    def column_sum(self) -> float:
+        return float(self.rows.column_costs(1).max())
+
+    @property
+    def covariance(self) -> ScaledIdentity:  # type: ignore[override]
+        return ScaledIdentity(order=self.cells - 1, scale=self.coordinate_variance)
+
+    @property
+    def rank(self) -> int:
+        return self.cells - 1
+
+    def query_variances(self, part: Part) -> Array:
+        # q (I - 1 1^T / n) q^T
+        sums, squares = part.family.dot(part.sizes, np.ones(self.cells)), part.family.squared_norms(part.sizes)
+        return np.asarray(self.coordinate_variance * np.maximum(squares - sums**2 / self.cells, 0.0))
+
+
+@lru_cache(maxsize=64)
+def marginal_strategy(cells: int) -> MarginalStrategy:
+    """Return the optimal strategy of a marginal on ``cells`` cells, columns of norm 1."""
+    rows, N = ReflectedRows.unit(cells), CosineMatrix(cells=cells)
+    # the rows are orthogonal with squares 1 / (1 - 1/n), so the reconstruction is N^T B^T (1 - 1/n)
+    pinv = Chain(first=N.T, second=rows.T, scale=1.0 - 1.0 / cells)
+    return MarginalStrategy(sizes=(cells,), rows=rows, pinv=pinv, complete=True)
+
+
+def marginal_solution(cells: int) -> Solution:
+    """Return the optimal strategy of the unit Gram in class coordinates, with its certificate."""
+    value = (cells - 1) * (1.0 - 1.0 / cells)
+    strategy = marginal_strategy(cells)
+    return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")

@@ -28,6 +28,7 @@ import scipy
 
 from engine._arrays import Array, Index, thin_svd
 from engine.residuals.basis import Axes, Space, basis
+from engine.workload import Part
 
 # tolerances for rows to be in the span of others, and for a matrix to be orthogonal
 SPAN_TOLERANCE, ORTHOGONALITY_TOLERANCE = 1e-9, 1e-5
@@ -87,6 +88,41 @@ class Strategy:
     def column_sum(self) -> float:
         """Largest L1 norm of a column of B: the L1 sensitivity of the answers to one record."""
         return float(np.max(np.abs(self.rows).sum(axis=0)))
+
+    def column_costs(self, law: str) -> Array:
+        """Return the L1 norm ("laplace") or squared norm of every column of B, shape (cells,)."""
+        return np.asarray((np.abs(self.rows) if law == "laplace" else self.rows**2).sum(axis=0))
+
+    def column_gram(self) -> Array:
+        """Return B^T B, shape (cells, cells)."""
+        return self.rows.T @ self.rows
+
+    def column_products(self, cells: Index, other: int) -> tuple[Array, float, Array]:
+        """Return the squared norms of columns and of another one, and their inner products with it.
+
+        Shapes (k,), a number, (k,).
+        """
+        x, y = self.rows[:, cells], self.rows[:, other]
+        return np.einsum("rv,rv->v", x, x), float(y @ y), y @ x
+
+    @property
+    def rounding_terms(self) -> int:
+        """Number K such that B x in floating point has an error of at most gamma_K of the column norms."""
+        return self.cells + 1
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all entries of the matrices are finite."""
+        return bool(np.isfinite(self.rows).all() and np.isfinite(self.pinv).all())
+
+    @property
+    def rank(self) -> int:
+        """Number of measured directions."""
+        return int(self.span.shape[1])
+
+    def query_variances(self, part: Part) -> Array:
+        """Return the variances of the pieces of a part on one attribute at noise scale 1, shape (count,)."""
+        return np.maximum(part.family.quadratic(part.sizes, self.cell_covariance), 0.0)
 
     @cached_property
     def covariance(self) -> Array:
@@ -201,9 +237,8 @@ def joint_sensitivity(parts: Iterable[MeasuredPart], law: str) -> float:
         placed = []
         for axes, strategy in factors:
             if strategy not in numbers:
-                costs = np.abs(strategy.rows) if law == "laplace" else strategy.rows**2
                 numbers[strategy] = len(tables)
-                tables.append(costs.sum(axis=0).reshape(strategy.sizes))
+                tables.append(strategy.column_costs(law).reshape(strategy.sizes))
             placed.append((tuple(attributes[a] for a in axes), numbers[strategy]))
         sums.append((scale, placed))
     distinct = dict.fromkeys(entry for _, placed in sums for entry in placed)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,7 @@ from engine.residuals.basis import Axes, Complement, Lift, contract, digest
 from engine.residuals.cache import Hints, SolveCache, most_similar
 from engine.residuals.decomposition import (
     Factor,
+    IdentityFactor,
     Merged,
     Subworkload,
     add_factors,
@@ -48,6 +49,7 @@ from engine.residuals.decomposition import (
     merge_terms,
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
+from engine.residuals.marginals import marginal_solution
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.strategy_search import (
     MET,
@@ -349,6 +351,9 @@ class SubworkloadSolver:
             pieces = [(axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
+            if len(numbers) == 1 and _is_closed_form(self.factors[numbers[0]], [sub.centers[a] for a in axes]):
+                costs.append(Cost(seconds=1e-4, peak=0.0, saved=0.0))
+                continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
                 dimension = math.prod(n - 1 for n in sizes) if joint_dimension is None else joint_dimension
@@ -435,8 +440,20 @@ class SubworkloadSolver:
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (factor, *map(digest, centers))
         if key not in self._solved:
-            self._solved[key] = self._solution(factor, centers)
+            if _is_closed_form(factor, centers):
+                self._solved[key] = self._closed_form(factor)
+            else:
+                self._solved[key] = self._solution(factor, centers)
         return self._solved[key]
+
+    def _closed_form(self, factor: Factor) -> Solution:
+        solution = marginal_solution(factor.sizes[0])
+        if self.recorded is not None:  # a stored plan is rebuilt: its record of this space is not needed
+            dual, _ = self.recorded.pop(0)
+            solution = replace(solution, dual=dual)
+        self.duals.append(solution.dual)
+        self.endings.append(solution.ending)
+        return solution
 
     def _solution(
         self,
@@ -550,7 +567,9 @@ class SubworkloadSolver:
             searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers, sub.complements, sub.spaces)]
         elif len(terms) == 1:
             searches = [
-                self._search(factor, [sub.centers[a] for a in factor_axes]) for factor_axes, factor in terms[0][1]
+                self._search(factor, [sub.centers[a] for a in factor_axes])
+                for factor_axes, factor in terms[0][1]
+                if not _is_closed_form(factor, [sub.centers[a] for a in factor_axes])
             ]
         elif not self._sets(sub)[0]:
             searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
@@ -582,6 +601,11 @@ class SubworkloadSolver:
             bound=alternation.bound,
             status="alternating over attributes: a local optimum among products",
         )
+
+
+def _is_closed_form(factor: Factor, centers: Sequence[Array | None]) -> bool:
+    """Return whether the strategy of a factor needs no search."""
+    return isinstance(factor, IdentityFactor) and centers[0] is None
 
 
 def _first_status(solved: Sequence[tuple[Axes, Solution]]) -> str:

@@ -114,6 +114,10 @@ class Family(ABC):
         """Return the diagonal of W M W^T, shape (count,), for a symmetric matrix M on the cells."""
         return np.concatenate([np.einsum("qc,qc->q", rows @ matrix, rows) for _, rows in self.chunks(sizes)])
 
+    def squared_norms(self, sizes: Sequence[int]) -> Array:
+        """Return the squared Euclidean norm of every query, shape (count,)."""
+        return np.concatenate([np.einsum("qc,qc->q", rows, rows) for _, rows in self.chunks(sizes)])
+
     def to_dict(self) -> dict[str, Any]:
         """Return the family as JSON-ready data."""
         return {"name": self.name}
@@ -175,6 +179,9 @@ class Intervals(Family):
         first, end = self.bounds(sizes[0])
         total = np.cumsum(np.concatenate([np.zeros_like(table[:1]), table, table]), axis=0)
         return np.asarray(total[end] - total[first])
+
+    def squared_norms(self, sizes: Sequence[int]) -> Array:
+        return self.dot(sizes, np.ones(sizes[0]))
 
     def quadratic(self, sizes: Sequence[int], matrix: Array) -> Array:
         first, end = self.bounds(sizes[0])

@@ -170,8 +170,8 @@ BUGS = (
     Bug(
         name="row weights missing from the cost",
         file="engine/plans/blocks.py",
-        old="out = contract(self.weights**2, squares)",
-        new="out = contract(np.ones_like(self.weights), squares)",
+        old="contract(self.weights**2, [s.rows**2",
+        new="contract(np.ones_like(self.weights), [s.rows**2",
         tests=("tests/plans/test_costs.py::test_block_pcost_matches_formula",),
     ),
     Bug(

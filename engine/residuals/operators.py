@@ -1,0 +1,230 @@
+"""Matrices of wide attributes as operators: cosine basis, reflected rows, scaled identity.
+
+An operator has the shape, the transpose and the product ``tensor @ matrix`` of an array, so that
+`engine.residuals.contract` accepts it. Nothing of size n x n is formed.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from engine._arrays import Array
+from engine.errors import LimitExceeded
+
+# cells from which a marginal is measured by operators instead of matrices
+MIN_WIDE_CELLS = 1_000
+# bytes up to which an operator is formed as an array where no faster way is implemented
+MAX_DENSE_BYTES = 1e9
+
+
+def is_wide(cells: int) -> bool:
+    """Return whether an attribute with this number of cells has operators in place of matrices."""
+    return cells >= MIN_WIDE_CELLS
+
+
+class Operator(NDArrayOperatorsMixin, ABC):
+    """Matrix that is applied without being formed; other operations form it while it is small."""
+
+    ndim = 2
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+
+    @abstractmethod
+    def transpose(self) -> Operator:
+        """Return the transposed matrix."""
+
+    @abstractmethod
+    def _apply(self, tensor: Array) -> Array:
+        """Return the last axis of a tensor times the matrix."""
+
+    @property
+    def T(self) -> Self:  # noqa: N802 - the name that arrays have
+        """The transposed matrix."""
+        return cast(Self, self.transpose())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the matrix as an array."""
+        return 8 * math.prod(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.dense()[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self.dense(), dtype=dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if ufunc is np.matmul and method == "__call__" and not options:
+            left, right = inputs
+            if right is self and isinstance(left, np.ndarray):
+                if left.shape[-1] != self.shape[0]:
+                    raise ValueError(f"A tensor of shape {left.shape} has no product with {self.shape}.")
+                return self._apply(left)
+            if left is self and isinstance(right, np.ndarray) and right.ndim <= 2:
+                return (right.T @ self.T).T
+        return getattr(ufunc, method)(*(np.asarray(x) if isinstance(x, Operator) else x for x in inputs), **options)
+
+    def dense(self) -> Array:
+        """Return the matrix as an array.
+
+        Raises
+        ------
+        LimitExceeded : the matrix has more than `MAX_DENSE_BYTES`.
+        """
+        if self.nbytes > MAX_DENSE_BYTES:
+            raise LimitExceeded(
+                f"A matrix of {self.shape[0]:,} x {self.shape[1]:,} numbers needs {self.nbytes / 1e9:.1f} GB, more "
+                f"than {MAX_DENSE_BYTES / 1e9:g} GB. Merge cells of the wide attribute."
+            )
+        return self._apply(np.eye(len(self)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaledIdentity(Operator):
+    """``scale`` times the identity, shape (order, order)."""
+
+    order: int
+    scale: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.order, self.order
+
+    def transpose(self) -> ScaledIdentity:
+        return self
+
+    def _apply(self, tensor: Array) -> Array:
+        return tensor * self.scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosineMatrix(Operator):
+    """The cosine basis N of `engine.residuals.basis`, shape (n, n - 1), or its transpose.
+
+    With ``total`` the uniform center is the first column: [pi, N], shape (n, n).  A product is a
+    discrete cosine transform in O(n log n).
+
+    >>> (np.eye(2) @ CosineMatrix(cells=2)).round(3)
+    array([[ 0.707],
+           [-0.707]])
+    """
+
+    cells: int
+    total: bool = False
+    transposed: bool = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        columns = self.cells if self.total else self.cells - 1
+        return (columns, self.cells) if self.transposed else (self.cells, columns)
+
+    def transpose(self) -> CosineMatrix:
+        return replace(self, transposed=not self.transposed)
+
+    def _apply(self, tensor: Array) -> Array:
+        import scipy.fft
+
+        # the first cosine is constant, 1 / sqrt(n); the center is 1 / n
+        if not self.transposed:
+            out = scipy.fft.dct(tensor, norm="ortho")
+            if not self.total:
+                return np.asarray(out[..., 1:])
+            out[..., 0] /= np.sqrt(self.cells)
+            return np.asarray(out)
+        padded = np.zeros((*tensor.shape[:-1], self.cells))
+        padded[..., self.cells - tensor.shape[-1] :] = tensor
+        padded[..., 0] /= np.sqrt(self.cells)
+        return np.asarray(scipy.fft.idct(padded, norm="ortho", overwrite_x=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReflectedRows(Operator):
+    """n - 1 rows of equal norm that span the vectors with sum 0, shape (n - 1, n).
+
+    Row k is ``one`` on cell k plus ``others`` on the first n - 1 cells and ``last`` on the last
+    one. For the values of `unit` the rows are orthogonal (a Householder reflection that takes the
+    constant vector to the last cell).  A product is one sum; the three numbers may be integers.
+    """
+
+    cells: int
+    one: Any
+    others: Any
+    last: Any
+    transposed: bool = False
+
+    @classmethod
+    def unit(cls, cells: int) -> ReflectedRows:
+        """Return the orthogonal rows with columns of norm 1."""
+        scale, root = (1.0 - 1.0 / cells) ** -0.5, cells**0.5
+        return cls(cells=cells, one=scale, others=-scale / (cells - root), last=scale / root)
+
+    @property
+    def entries(self) -> Array:
+        """The three numbers that determine the rows, shape (3,)."""
+        return np.array([self.one, self.others, self.last])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n = self.cells
+        return (n, n - 1) if self.transposed else (n - 1, n)
+
+    def transpose(self) -> ReflectedRows:
+        return replace(self, transposed=not self.transposed)
+
+    def column_costs(self, power: int) -> Array:
+        """Return the sum of |entry|^power of every column, shape (n,)."""
+        n = self.cells
+        out = np.full(n, abs(self.one + self.others) ** power + (n - 2) * abs(self.others) ** power)
+        out[-1] = (n - 1) * abs(self.last) ** power
+        return out
+
+    def products(self) -> Array:
+        """Return the inner product of two of the first n - 1 columns, and of one with the last."""
+        within = 2.0 * self.one * self.others + (self.cells - 1) * self.others**2
+        return np.array([within, self.last * (self.one + (self.cells - 1) * self.others)])
+
+    def _apply(self, tensor: Array) -> Array:
+        if self.transposed:  # cells to answers
+            total = tensor[..., :-1].sum(axis=-1, keepdims=True)
+            out = tensor[..., :-1] * self.one
+            out += total * self.others + tensor[..., -1:] * self.last
+            return np.asarray(out)
+        total = tensor.sum(axis=-1, keepdims=True)
+        out = np.empty((*tensor.shape[:-1], self.cells), dtype=tensor.dtype)
+        np.multiply(tensor, self.one, out=out[..., :-1])
+        out[..., :-1] += total * self.others
+        out[..., -1:] = total * self.last
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chain(Operator):
+    """Product of two operators times ``scale``."""
+
+    first: Operator
+    second: Operator
+    scale: float = 1.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.first.shape[0], self.second.shape[1]
+
+    def transpose(self) -> Chain:
+        return Chain(first=self.second.T, second=self.first.T, scale=self.scale)
+
+    def _apply(self, tensor: Array) -> Array:
+        out = (tensor @ self.first) @ self.second
+        out *= self.scale
+        return out

@@ -1,0 +1,169 @@
+"""Plans with marginals on a wide attribute, against the same plans with matrices."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from engine import Attribute, Budget, Schema, Workload, forecast, load_plan, measure, plan
+from engine.bounds.lower_bounds import independent_bound
+from engine.errors import LimitExceeded
+from engine.plans.reconstruction import SpaceAnswers
+from engine.plans.replace_one import worst_pair
+from engine.release.measurement import estimate, strategy_answers
+from engine.release.noisy_answers import _on_grid
+from engine.residuals import operators
+from engine.residuals.decomposition import decompose
+from engine.residuals.marginals import MarginalStrategy
+
+CASES = {
+    "querysmasher": {},
+    "querysmasher tuned": {"centers": "tuned"},
+    "querysmasher largest": {"objective": "max"},
+    "residualplanner": {},
+    "residualplanner+": {},
+    "wff": {},
+}
+
+
+def marginals(cells):
+    """All marginals up to 3-way on a wide attribute and two narrow ones."""
+    schema = Schema([Attribute.of_size("code", cells), Attribute.of_size("age", 4), Attribute.of_size("sex", 2)])
+    return Workload.all_ways(schema, (1, 2, 3), "marginal")
+
+
+def plan_of(workload, case, **budget):
+    mechanism, _, _ = case.partition(" ")
+    return plan(workload, Budget(pcost=1.0, **budget), mechanism, cache=False, workers=1, **CASES[case])
+
+
+@pytest.fixture
+def wide_from_ten(monkeypatch):
+    """Attributes of ten cells and more are wide."""
+    monkeypatch.setattr(operators, "MIN_WIDE_CELLS", 10)
+
+
+def has_closed_form(result):
+    return any(isinstance(s, MarginalStrategy) for b in result.blocks.values() for _, s in b.factors)
+
+
+@pytest.mark.parametrize("neighbours", ["add_remove", "replace_one"])
+@pytest.mark.parametrize("case", CASES)
+def test_wide_plan_equals_plan_with_matrices(case, neighbours, request):
+    workload = marginals(12)
+    expected = plan_of(workload, case, neighbours=neighbours)
+    request.getfixturevalue("wide_from_ten")
+    result = plan_of(workload, case, neighbours=neighbours)
+    assert has_closed_form(result) or case in ("querysmasher tuned", "querysmasher largest")
+    assert not has_closed_form(expected)
+    assert result.rmse == pytest.approx(expected.rmse, rel=1e-6)
+    assert result.certificate.gap == pytest.approx(expected.certificate.gap, abs=1e-6)
+    for column in ("rmse", "max_std"):
+        np.testing.assert_allclose(result.by_group()[column], expected.by_group()[column], rtol=1e-4)
+    again = load_plan(result.to_json())
+    assert again.rmse == result.rmse
+    assert again.to_json() == result.to_json()
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+@pytest.mark.parametrize("kind", ["prefix", "range"])
+def test_other_queries_on_wide_attribute_are_planned(kind, monkeypatch):
+    workload = marginals(12).add("code", kind).add(("code", "age"), kind)
+    result = plan_of(workload, "querysmasher")
+    monkeypatch.undo()
+    assert result.rmse == pytest.approx(plan_of(workload, "querysmasher").rmse, rel=1e-6)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_estimates_without_noise_are_exact():
+    workload = marginals(12)
+    result = plan_of(workload, "querysmasher")
+    table = np.random.default_rng(0).integers(0, 50, (12, 4, 2))
+    names = ("code", "age", "sex")
+    estimates = {}
+    for space, block in result.blocks.items():
+        marginal = table.sum(axis=tuple(k for k, name in enumerate(names) if name not in block.attributes))
+        answers = np.rint(strategy_answers(block, marginal) / block.grid).astype(np.int64)
+        estimates[space] = estimate(block, answers)
+    answers = SpaceAnswers(workload=workload, split=result.split, blocks=result.blocks, estimates=estimates)
+    np.testing.assert_allclose(answers.table(names), table, atol=1e-5)
+    query = np.random.default_rng(1).standard_normal((12, 4, 2))
+    assert answers.value(names, query) == pytest.approx(float(np.sum(query * table)), abs=1e-4)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_variance_of_single_query_equals_covariance():
+    result = plan_of(marginals(12), "querysmasher")
+    query = np.zeros((12, 4))
+    query[3, 2] = 1.0
+    row = result.by_group().iloc[3]
+    assert math.sqrt(result.covariance([(("code", "age"), query)])[0, 0]) == pytest.approx(row["rmse"])
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_answers_above_max_records_are_computed_with_integers():
+    result = plan_of(marginals(12), "querysmasher")
+    block = result.blocks[("code",)]
+    ((axes, strategy),) = block.factors
+    table = np.random.default_rng(0).integers(0, 2**22, 12)
+    exact = [
+        sum(Fraction(int(x)) * Fraction(float(v)) for x, v in zip(table, row, strict=True)) / Fraction(block.grid)
+        for row in np.asarray(strategy.rows)
+    ]
+    # entries of the array are rounded sums of the three numbers of the rows
+    np.testing.assert_allclose(_on_grid(block, table, within=False), [float(v) for v in exact], rtol=1e-12)
+    small = replace(block, grid=2.0**-10)
+    within = _on_grid(small, table % 1000, within=True)
+    assert np.abs(_on_grid(small, table % 1000, within=False) - within).max() <= 1
+    assert axes == (0,)
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_worst_pair_costs_at_most_the_plan():
+    result = plan_of(marginals(12), "querysmasher", neighbours="replace_one")
+    pair = worst_pair(result.blocks, {"code": 12, "age": 4, "sex": 2})
+    assert 0.9 < pair.pcost <= 1.0
+
+
+@pytest.mark.usefixtures("wide_from_ten")
+def test_rehearsal_of_wide_plan_publishes_tables():
+    workload, rng = marginals(12), np.random.default_rng(0)
+    columns = {a.name: [a.label(i) for i in rng.integers(0, a.size, 500)] for a in workload.schema.attributes}
+    records = pd.DataFrame(columns)
+    result = plan_of(workload, "querysmasher")
+    published = measure(result, records, rehearsal=True, seed=1).publish()
+    assert published.table(("code", "age", "sex")).sum() == pytest.approx(500, abs=30)
+
+
+def test_bound_at_joint_cost_equals_bound_with_matrices(request):
+    workload = marginals(12).add(("code", "age"), "prefix")
+    workload = Workload(workload.schema, (*workload.groups[:5], *workload.groups[6:]))
+    expected = independent_bound(decompose(workload))
+    request.getfixturevalue("wide_from_ten")
+    assert independent_bound(decompose(workload)) == pytest.approx(expected, rel=1e-7)
+
+
+@pytest.mark.parametrize("case", ["querysmasher", "residualplanner", "residualplanner+", "wff"])
+def test_thirty_thousand_categories_are_planned_at_once(case):
+    workload = marginals(30_000)
+    prediction = forecast(workload, case)
+    assert prediction.memory < 3e8
+    assert prediction.seconds < 1.0
+    result = plan_of(workload, case)
+    assert result.certificate.gap < 1e-4
+    assert np.isfinite(result.by_group()["rmse"]).all()
+    assert result.blocks[("code",)].measurements == 29_999
+
+
+@pytest.mark.parametrize("mechanism", ["identity", "gaussian", "hdmm"])
+def test_mechanism_without_closed_form_refuses_wide_marginal(mechanism):
+    with pytest.raises(LimitExceeded, match="memory"):
+        plan(marginals(30_000), Budget(pcost=1.0), mechanism, cache=False)
+
+
+def test_prefix_base_of_wide_attribute_is_refused():
+    with pytest.raises(LimitExceeded, match="memory"):
+        plan(marginals(30_000), Budget(pcost=1.0), "residualplanner+", base={"code": "prefix"}, cache=False)
