@@ -120,6 +120,7 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
     assert seen == texts[::-1]
     while history.future:
         history = history.redo()
+    assert history.redo() is history
     assert history.present.to_json() == texts[-1]
     assert len(history.past) == len(texts) - 1
 

@@ -9,7 +9,6 @@ import pytest
 
 from engine.errors import WorkloadError
 from engine.workload.families import read_matrix
-from tests.app.session import open_demo
 from tests.app.workload.sessions import open_workload
 
 
@@ -65,20 +64,18 @@ def test_invalid_matrix_files_are_refused(content: bytes, words: str) -> None:
         read_matrix(content)
 
 
-def test_numpy_file_is_uploaded_as_matrix() -> None:
+@pytest.mark.parametrize(
+    ("name", "three_columns", "two_rows"),
+    [
+        ("m.npy", write_numpy(np.eye(3)), write_numpy(np.eye(2))),
+        ("m.csv", b"1,1,1\n", b"1,1\n1,-1\n"),
+    ],
+)
+def test_uploaded_matrix_needs_one_column_per_cell(name: str, three_columns: bytes, two_rows: bytes) -> None:
     session = open_workload("census", add_how="One set of attributes").set(group_names=["sex"])
     session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
-    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", write_numpy(np.eye(3)), "application/x"))
-    assert "3 columns" in session.errors()
-    session.run(session.app.file_uploader(key="joint_file").upload("m.npy", write_numpy(np.eye(2)), "application/x"))
-    assert session.press("add_group").studio.workload.groups[0].count == 2
-
-
-def test_csv_file_is_uploaded_as_matrix() -> None:
-    session = open_demo(page="workload").set(add_how="One set of attributes", group_names=["sex"])
-    session.set(group_how="Joint", joint="custom", joint_how="Matrix file")
     assert "No matrix file" in session.errors()
-    session.run(session.app.file_uploader(key="joint_file").upload("m.csv", b"1,1,1\n", "text/csv"))
+    session.run(session.app.file_uploader(key="joint_file").upload(name, three_columns, ""))
     assert "3 columns" in session.errors()
-    session.run(session.app.file_uploader(key="joint_file").upload("m.csv", b"1,1\n1,-1\n", "text/csv"))
-    assert session.press("add_group").studio.workload.groups[-1].count == 2
+    session.run(session.app.file_uploader(key="joint_file").upload(name, two_rows, ""))
+    assert session.press("add_group").studio.workload.groups[0].count == 2
