@@ -55,7 +55,7 @@ def report(checks: Mapping[str, Future[Result]]) -> bool:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the options ask for and return the exit code."""
+    """Run the selected checks and tests and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests", description=__doc__.splitlines()[0], allow_abbrev=False)
     only = parser.add_mutually_exclusive_group()
     only.add_argument("--checks", action="store_true", help="run the checks only")

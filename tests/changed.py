@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("engine", "pages", "tests", "demo_data", "benchmarks")
-# they start servers and browsers; run them by name
+# these tests start servers and browsers; run them by name
 SLOW = ("tests/browser/", "tests/server/")
 APP_TESTS = ("tests/app/test_pages.py", "tests/app/test_parts.py")
 RULES = "tests/test_architecture.py"
@@ -48,9 +48,9 @@ def imported_names(module: str) -> dict[str, str]:
     names: dict[str, str] = {}
     for node in ast.walk(ast.parse((ROOT / modules()[module]).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            names |= {one.name: one.name for one in node.names}
+            names |= {alias.name: alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names |= {one.asname or one.name: f"{node.module}.{one.name}" for one in node.names}
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
@@ -94,10 +94,10 @@ def tests_of(file: str) -> set[str]:
     package = module.removeprefix("engine.").removeprefix("pages.").removeprefix("parts.").split(".")[0]
     stems = {f"test_{name.rpartition('.')[2]}" for name in modules() if module in imports(name)} | {f"test_{stem}"}
     reached = {modules()[name] for name in importers([module], ("engine.", "tests."))}
-    mine = {path for path in tests if f"/{package}/" in path and (path in reached or file.startswith("pages/"))}
+    of_package = {path for path in tests if f"/{package}/" in path and (path in reached or file.startswith("pages/"))}
     named = {path for path in tests if Path(path).stem in stems}
     app = set(APP_TESTS) if file.startswith("pages/") else set()
-    return direct & tests | mine | named | app | ({file} if file.startswith("engine/") else set())
+    return direct & tests | of_package | named | app | ({file} if file.startswith("engine/") else set())
 
 
 def selection(files: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Settings of every test run, its noise, and tests that are left out."""
+"""Test session settings, noise seeded per test, and deselected tests."""
 
 import gc
 import os
@@ -14,29 +14,30 @@ import pytest
 
 from tests import requirements
 
-# what several test modules share tells its values, too, where it fails
-ROOMS = {f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()}
-pytest.register_assert_rewrite(*(ROOMS - set(sys.modules)))
-# a shell lets what runs in its background ignore Ctrl-C, which some tests press
+# assertions of shared helper modules report their values, too
+HELPER_PACKAGES = {f"tests.{folder.name}" for folder in Path(__file__).parent.iterdir() if folder.is_dir()}
+pytest.register_assert_rewrite(*(HELPER_PACKAGES - set(sys.modules)))
+# background jobs of a shell ignore SIGINT, which some tests send
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# or each of the many processes that tests start would compile the engine and its libraries anew
+# without bytecode files every process of a test would compile the engine and its libraries
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-gc.disable()  # until everything is imported and collected, of which nothing is garbage
-# before NumPy is imported: the tests are many and small, and threads that wait for each other cost more than they bring
+# imports and collection create no garbage
+gc.disable()
+# set before NumPy is imported: in many small tests several threads cost more than they save
 os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-# before any test module is imported: no test reads or writes the cache of the person who runs it
-CACHE = tempfile.TemporaryDirectory(prefix="test-cache-", ignore_cleanup_errors=True)  # gone with the run
+# set before any test module is imported, so that no test uses the user's cache
+CACHE = tempfile.TemporaryDirectory(prefix="test-cache-", ignore_cleanup_errors=True)
 os.environ["DP_WORKBENCH_CACHE"] = CACHE.name
-# and the app, which may touch files below its own folder alone, may touch those of the tests
+# the app may also access the files of the tests
 os.environ["DP_WORKBENCH_FOLDERS"] = os.pathsep.join([tempfile.gettempdir(), str(Path(__file__).resolve().parents[1])])
 SETTINGS = tempfile.TemporaryDirectory(prefix="test-settings-", ignore_cleanup_errors=True)
 os.environ["DP_WORKBENCH_SETTINGS"] = SETTINGS.name
 
 
-# files in which few tests take long: side by side with the others they have to begin first, or a core waits for them
-LONG = ("tests/browser/", "tests/server/", "tests/app/", "tests/residuals/")
+# files with a few slow tests start first, so that parallel workers finish together
+SLOW_FOLDERS = ("tests/browser/", "tests/server/", "tests/app/", "tests/residuals/")
 
 
 MISSING = requirements.missing()
@@ -44,17 +45,17 @@ collect_ignore = [file for file, names in requirements.FILES.items() if MISSING 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose requirements are missing; begin with the files that take longest."""
+    """Skip tests whose requirements are missing; run the slowest folders first."""
     for item in items:
         if names := {name for mark in item.iter_markers("needs") for name in mark.args} & MISSING:
             item.add_marker(pytest.mark.skip(reason=f"{', '.join(sorted(names))} not installed"))
-    places = [*LONG, ""]
+    places = [*SLOW_FOLDERS, ""]
     items.sort(key=lambda item: next(i for i, place in enumerate(places) if item.nodeid.startswith(place)))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def searches_begin_cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No module's strategies are warm from those of another: which modules a worker ran before must not be told."""
+def separate_search_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give each test module an empty search cache, independent of modules that ran before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DP_WORKBENCH_CACHE", str(tmp_path_factory.mktemp("searches")))
         yield
@@ -69,8 +70,8 @@ def in_process_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess_readers, "worker_messages", messages)
 
 
-def plant(place: str) -> None:
-    """Let noise be drawn from bits that only depend on this test: none may pass by good luck or fail by bad luck."""
+def seed_noise(place: str) -> None:
+    """Draw noise from bits that depend only on this test, so that results are reproducible."""
     if not place.startswith("tests/"):
         return
     import engine.release.noise
@@ -79,7 +80,7 @@ def plant(place: str) -> None:
 
 
 class Bits:
-    """Bits that depend on a name alone; most tests draw none, and a generator takes as long as many a test."""
+    """Bits that depend only on a name; the generator is created on first use."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -91,39 +92,42 @@ class Bits:
         return np.random.default_rng(list(self.name.encode())).bytes
 
 
-def unplant() -> None:
-    """Give this process the bits of its own again that it would have outside the tests."""
+def restore_noise() -> None:
+    """Draw noise from the operating system again."""
     if noise := sys.modules.get("engine.release.noise"):
         noise.os = os
 
 
-os.register_at_fork(after_in_child=unplant)  # two children must not draw the same
+# two children must not draw the same noise
+os.register_at_fork(after_in_child=restore_noise)
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Module):
-        plant(collector.nodeid)  # some draw while they are imported
+        # some modules draw noise at import
+        seed_noise(collector.nodeid)
 
 
 def pytest_collection_finish() -> None:
-    """What is imported and collected by now stays to the end: nobody need look through it for garbage again."""
+    """Exclude imported modules and collected tests from garbage collection."""
     gc.freeze()
     gc.enable()
-    gc.set_threshold(400_000, 10, 10)  # and less often through what tests make, of which little is garbage in cycles
+    # tests create few reference cycles
+    gc.set_threshold(400_000, 10, 10)
 
 
 def pytest_sessionfinish() -> None:
-    """Let go of everything: it ends with the process, and nobody need look through it for garbage before."""
+    """Skip garbage collection at the end of the process."""
     gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    plant(item.nodeid)
+    seed_noise(item.nodeid)
 
 
-class LeftOut:
-    """Count the tests marked full that do not run, here or in the workers of a run side by side."""
+class DeselectedFullTests:
+    """Count the deselected tests marked full, in this process or in parallel workers."""
 
     def __init__(self):
         self.count = 0
@@ -137,7 +141,8 @@ class LeftOut:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node):
-        self.count = max(self.count, getattr(node, "workeroutput", {}).get("left_out", 0))  # all collect the same
+        # all workers collect the same tests
+        self.count = max(self.count, getattr(node, "workeroutput", {}).get("left_out", 0))
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.count:
@@ -145,8 +150,8 @@ class LeftOut:
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(LeftOut())
-    # as a plugin it reaches the examples in the engine's docstrings, too, which do not stand below this file
-    everywhere = ModuleType("everywhere")
-    everywhere.searches_begin_cold = searches_begin_cold
-    config.pluginmanager.register(everywhere)
+    config.pluginmanager.register(DeselectedFullTests())
+    # a plugin applies to doctests of the engine, too, which are outside this folder
+    plugin = ModuleType("separate_search_cache")
+    plugin.separate_search_cache = separate_search_cache
+    config.pluginmanager.register(plugin)

@@ -1,4 +1,4 @@
-"""Hostile values for readers of untrusted files, and every place of a JSON document that they can be put in."""
+"""Hostile values for readers of untrusted files, and all positions in a JSON document."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-NESTED = "@nested@"  # replaced in the text, since no writer of JSON nests so deeply
+# replaced in the text, because JSON writers cannot nest so deeply
+NESTED = "@nested@"
 RAW = {
     NESTED: "[" * 100_000 + "]" * 100_000,
     "@nested objects@": '{"a":' * 100_000 + "1" + "}" * 100_000,
@@ -41,7 +42,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to every value of a JSON document, the document itself first; of long lists the first three."""
+    """Yield the path of every value, the document first; of lists only three items."""
     yield path
     if isinstance(document, dict):
         for key, value in document.items():

@@ -1,8 +1,8 @@
-"""Brute force on the full domain: slow, obvious, and independent of the formulas of the engine.
+"""Brute-force oracles on the full domain, independent of the engine's formulas.
 
-Notation: N cells of the full domain in row-major order of the schema, W query rows (queries, N), B strategy rows
-(measurements, N) with independent noise.  Queries are evaluated cell by cell from what their family means; nothing here
-asks a family for its rows, a decomposition for its Grams or a plan for its formulas.
+Notation: N cells of the full domain in row-major order of the schema, W query rows (queries, N),
+B strategy rows (measurements, N) with independent noise. Queries are evaluated cell by cell from the
+definition of their family; rows of families, Gram matrices and plan formulas are not used.
 """
 
 import functools
@@ -15,7 +15,8 @@ import numpy as np
 
 from engine.workload.families import family
 
-RANK = 1e-9  # singular values below this share of the largest belong to directions that are not measured
+# singular values below this share of the largest count as zero
+RANK = 1e-9
 
 
 def codes(sizes):
@@ -23,11 +24,11 @@ def codes(sizes):
     return np.array(list(itertools.product(*(range(n) for n in sizes))), dtype=int).reshape(-1, len(sizes))
 
 
-def conditions(asked, attributes):
-    """One function per query of a family, in the order of its queries: codes of the attributes -> counted or not."""
+def conditions(query_family, attributes):
+    """Predicates of a family's queries in order: codes of the attributes -> counted or not."""
     sizes = [a.size for a in attributes]
     n, m = sizes[0], sizes[-1]
-    match asked.name:
+    match query_family.name:
         case "marginal":
             return [partial(lambda c, x: x == c, c) for c in range(n)]
         case "prefix":
@@ -41,21 +42,23 @@ def conditions(asked, attributes):
         case "total":
             return [lambda x: True]
         case "width":
-            starts = range(n - asked.width + 1)
-            return [partial(lambda i, x: i <= x < i + asked.width, i) for i in starts]
+            starts = range(n - query_family.width + 1)
+            return [partial(lambda i, x: i <= x < i + query_family.width, i) for i in starts]
         case "affine":
             return [partial(lambda c, x, y: x + y <= c, c) for c in range(n + m - 1)]
         case "abs":
             return [partial(lambda c, x, y: abs(x - y) <= c, c) for c in range(max(n, m))]
         case "random":
-            count = 3 * math.prod(sizes) if asked.queries is None else asked.queries
-            drawn = np.random.default_rng([asked.seed, *sizes]).random((count, math.prod(sizes))) < asked.p
+            count = 3 * math.prod(sizes) if query_family.queries is None else query_family.queries
+            drawn = (
+                np.random.default_rng([query_family.seed, *sizes]).random((count, math.prod(sizes))) < query_family.p
+            )
             return [partial(_entry, row, sizes) for row in drawn]
-        case "custom" if asked.predicates is not None:
-            return [partial(_predicate, text, attributes) for text in asked.predicates]
+        case "custom" if query_family.predicates is not None:
+            return [partial(_predicate, text, attributes) for text in query_family.predicates]
         case "custom":
-            return [partial(_entry, row, sizes) for row in asked.matrix]
-    raise AssertionError(f"the oracle does not know the family {asked.name}; teach it what its queries mean")
+            return [partial(_entry, row, sizes) for row in query_family.matrix]
+    raise AssertionError(f"add the queries of the family {query_family.name} to the oracle")
 
 
 def _entry(row, sizes, *cell):
@@ -66,7 +69,7 @@ def _entry(row, sizes, *cell):
 
 
 def _predicate(text, attributes, *cell):
-    """Let Python itself decide, on a value from the middle of the cell."""
+    """Evaluate the text as Python, on the middle of each cell."""
     values = {}
     for a, c in zip(attributes, cell, strict=True):
         if a.labels is not None:
@@ -76,21 +79,21 @@ def _predicate(text, attributes, *cell):
     return eval(text, {"abs": abs}, values)
 
 
-def family_rows(asked, attributes):
-    """Query rows of one family on its own attributes, shape (count, product of sizes)."""
+def family_rows(query_family, attributes):
+    """Query rows of a family on its attributes, shape (count, product of sizes)."""
     cells = codes([a.size for a in attributes])
-    return np.array([[float(holds(*cell)) for cell in cells] for holds in conditions(asked, attributes)])
+    return np.array([[float(holds(*cell)) for cell in cells] for holds in conditions(query_family, attributes)])
 
 
 def group_rows(schema, group):
-    """Query rows of a group on the full domain, shape (count, N), from what was asked for."""
+    """Query rows of a group on the full domain, shape (count, N)."""
     cells, names = codes([a.size for a in schema.attributes]), list(schema.names)
 
-    def factor(asked, chosen):
-        asked = family(asked)
+    def factor(query_family, chosen):
+        query_family = family(query_family)
         attributes, columns = [schema[name] for name in chosen], [names.index(name) for name in chosen]
-        own = np.ravel_multi_index(cells[:, columns].T, [a.size for a in attributes])
-        return family_rows(asked, attributes)[:, own]
+        cell_numbers = np.ravel_multi_index(cells[:, columns].T, [a.size for a in attributes])
+        return family_rows(query_family, attributes)[:, cell_numbers]
 
     if not group.attributes:
         return np.ones((1, len(cells)))
@@ -101,52 +104,53 @@ def group_rows(schema, group):
     else:
         factors = [factor(group.family, group.attributes)]
     rows = factors[0]
-    for more in factors[1:]:  # the last attribute varies fastest
+    # the last attribute varies fastest
+    for more in factors[1:]:
         rows = np.array([a * b for a in rows for b in more])
     return rows
 
 
 @functools.lru_cache(maxsize=64)
 def workload_rows(workload):
-    """Query rows of every group, list of (count, N); kept, since every mechanism answers the same workloads."""
-    found = [group_rows(workload.schema, g) for g in workload.groups]
-    for rows in found:
+    """Query rows of every group, list of (count, N); cached across mechanisms."""
+    groups = [group_rows(workload.schema, g) for g in workload.groups]
+    for rows in groups:
         rows.flags.writeable = False
-    return found
+    return groups
 
 
 def query_weights(workload):
     """Weight of every query of every group, list of (count,)."""
     out = []
     for group, rows in zip(workload.groups, workload_rows(workload), strict=True):
-        own = np.ones(len(rows)) if group.query_weights is None else group.query_weights
-        out.append(group.weight * own)
+        weights = np.ones(len(rows)) if group.query_weights is None else group.query_weights
+        out.append(group.weight * weights)
     return out
 
 
 def block_rows(schema, block):
-    """Strategy rows of a block on the full domain, shape (measurements, N), whatever the attributes outside hold."""
+    """Strategy rows of a block on the full domain, shape (measurements, N)."""
     sizes, names = [a.size for a in schema.attributes], list(schema.names)
     cells, out = codes(sizes), np.ones((1, math.prod(sizes)))
     for axes, strategy in block.factors:
         columns = [names.index(block.attributes[a]) for a in axes]
-        own = np.zeros(len(cells), dtype=int)
+        cell_numbers = np.zeros(len(cells), dtype=int)
         for column in columns:
-            own = own * sizes[column] + cells[:, column]
-        out = np.array([a * b for a in out for b in strategy.rows[:, own]])
+            cell_numbers = cell_numbers * sizes[column] + cells[:, column]
+        out = np.array([a * b for a in out for b in strategy.rows[:, cell_numbers]])
     return out
 
 
 class Explicit:
-    """A plan as one matrix: every strategy row of every block on the full domain, divided by its noise."""
+    """Plan as one matrix: all strategy rows on the full domain, divided by their noise."""
 
     def __init__(self, plan):
         self.law = plan.budget.law
         self.blocks = {space: block_rows(plan.schema, b) / b.noise for space, b in plan.blocks.items()}
         self.rows = np.concatenate(list(self.blocks.values()))
         _, s, vt = np.linalg.svd(self.rows, full_matrices=False)
-        kept = s > RANK * s[0]
-        self.s, self.vt = s[kept], vt[kept]
+        measured = s > RANK * s[0]
+        self.s, self.vt = s[measured], vt[measured]
 
     @property
     def pcost(self):
@@ -154,16 +158,17 @@ class Explicit:
         return self._cost(self.rows)
 
     def block_pcost(self, space):
-        """Privacy cost of releasing one block alone."""
+        """Privacy cost of a single block."""
         return self._cost(self.blocks[space])
 
     def _cost(self, rows):
         if self.law == "laplace":
-            return float(np.max(np.sum(np.abs(rows), axis=0))) ** 2 * 2  # rows are divided by sqrt(2) times the scale
+            # rows are divided by sqrt(2) times the scale
+            return float(np.max(np.sum(np.abs(rows), axis=0))) ** 2 * 2
         return float(np.max(np.sum(rows**2, axis=0)))
 
     def of_group(self, number):
-        """What answers a group."""
+        """Matrices that answer a group."""
         return self
 
     def covariance(self, W):
@@ -177,20 +182,20 @@ class Explicit:
         return np.where(self.answers(W), out, math.inf)
 
     def answers(self, W):
-        """Whether each query lies in the row space of what is measured."""
-        left = W - (W @ self.vt.T) @ self.vt
-        return np.linalg.norm(left, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
+        """Whether each query lies in the row space of the strategy."""
+        residual = W - (W @ self.vt.T) @ self.vt
+        return np.linalg.norm(residual, axis=1) <= 1e-7 * np.linalg.norm(W, axis=1)
 
 
 class Nothing:
-    """What answers a group without weight that no component was made for."""
+    """Variances of a zero-weight group that no component measures."""
 
     def variances(self, W):
         return np.where(W.any(axis=1), math.inf, 0.0)
 
 
 class LocalExplicit(Explicit):
-    """A plan of components, each answering on its own: local least squares."""
+    """Plan of components that answer separately: local least squares."""
 
     def __init__(self, plan):
         super().__init__(plan)
@@ -208,7 +213,7 @@ class LocalExplicit(Explicit):
         return self.parts[self.answered_by[number]] if self.answered_by[number] >= 0 else Nothing()
 
     def _each(self, W):
-        """Variances by every part, shape (parts, queries), and the part that answers: among equals the first one."""
+        """Variances by part, shape (parts, queries), and the first part of least variance."""
         each = np.array([part.variances(W) for part in self.parts])
         return each, np.argmax(each <= each.min(axis=0) * (1 + 1e-6), axis=0)
 
@@ -223,14 +228,14 @@ class LocalExplicit(Explicit):
         chosen = self._each(W)[1]
         out = np.zeros((len(W), len(W)))
         for number, part in enumerate(self.parts):
-            own = [i for i, c in enumerate(chosen) if c == number]
-            if own:
-                out[np.ix_(own, own)] = part.covariance(W[own])
+            numbers = [i for i, c in enumerate(chosen) if c == number]
+            if numbers:
+                out[np.ix_(numbers, numbers)] = part.covariance(W[numbers])
         return out
 
 
 def explicit(plan):
-    """The explicit matrices of a plan of either kind."""
+    """Explicit matrices of a plan of either kind."""
     return LocalExplicit(plan) if hasattr(plan, "answered_by") else Explicit(plan)
 
 
@@ -260,7 +265,8 @@ def optimum(gram, tolerance=2e-6, steps=20_000):
     for _ in range(steps):
         root = np.sqrt(mu)
         values, U = np.linalg.eigh(root[:, None] * gram * root)
-        half = np.sqrt(np.where(values > 1e-14 * values[-1], values, 0.0))  # the root of rounding is no rounding
+        # roots would enlarge rounding errors
+        half = np.sqrt(np.where(values > 1e-14 * values[-1], values, 0.0))
         T = float(half.sum())
         diagonal = np.einsum("ck,k,ck->c", U, half, U) / mu
         low, high = max(low, T * T), min(high, float(diagonal.max()) * T)
@@ -272,26 +278,26 @@ def optimum(gram, tolerance=2e-6, steps=20_000):
 
 
 def class_optimum(workload, budget, tolerance=2e-6):
-    """Certified interval of the best weighted RMSE when every residual space is measured on its own."""
+    """Certified interval of the best weighted RMSE with separate residual spaces."""
     sizes, low, high = [a.size for a in workload.schema.attributes], 0.0, 0.0
     gram, cells = weighted_gram(workload), codes(sizes)
     for inside in itertools.chain.from_iterable(
         itertools.combinations(range(len(sizes)), k) for k in range(len(sizes) + 1)
     ):
         P = residual_projector(sizes, inside)
-        own = P @ gram @ P
-        if np.trace(own) <= 1e-12 * np.trace(gram):
+        space_gram = P @ gram @ P
+        if np.trace(space_gram) <= 1e-12 * np.trace(gram):
             continue
-        # the pieces do not depend on attributes outside the space: one cell of each kind is the table of the space
+        # the projection does not depend on other attributes, so their first cell is enough
         first = [i for i, cell in enumerate(cells) if not any(cell[j] for j in range(len(sizes)) if j not in inside)]
-        found = optimum(own[np.ix_(first, first)], tolerance)
-        low, high = low + math.sqrt(found[0]), high + math.sqrt(found[1])
+        interval = optimum(space_gram[np.ix_(first, first)], tolerance)
+        low, high = low + math.sqrt(interval[0]), high + math.sqrt(interval[1])
     scale = math.sqrt(budget * workload.queries)
     return low / scale, high / scale
 
 
 def svd_bound(workload, budget):
-    """Weighted RMSE that no matrix mechanism whatsoever can beat."""
+    """Lower bound on the weighted RMSE of every matrix mechanism."""
     cells = math.prod(a.size for a in workload.schema.attributes)
     return singular_sum(workload) / math.sqrt(cells * budget * workload.queries)
 

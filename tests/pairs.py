@@ -1,4 +1,4 @@
-"""Pairwise designs: few rows in which every pair of choices still meets."""
+"""Pairwise designs: few rows that contain every pair of values."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 
 def pairwise(*factors: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """Rows with one value of every factor, so that any two values of two factors stand together in a row.
+    """Rows with one value per factor that contain every pair of values of two factors.
 
-    All pairs of the two longest factors make the rows, so none is missing between them; every further factor is laid
-    over these rows, each row taking the value that meets most values it has not met, the first where it meets none.
-    Rows are added only for pairs that found no place.  The same factors give the same rows in the same order.
+    All pairs of the two longest factors form the rows. Each further factor takes, in every row, the
+    value with most missing pairs, or its first value; rows are added for pairs that are still missing.
+    The same factors give the same rows in the same order.
     """
-    order = sorted(range(len(factors)), key=lambda f: -len(factors[f]))  # stable: equal lengths stay in order
+    # stable: factors of equal length stay in order
+    order = sorted(range(len(factors)), key=lambda f: -len(factors[f]))
     first, more = order[:2], order[2:]
     numbers = itertools.product(*(range(len(factors[f])) for f in first))
     rows = [dict(zip(first, chosen, strict=True)) for chosen in numbers]

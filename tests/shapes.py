@@ -1,7 +1,7 @@
-"""Small workloads of many shapes; the whole domain of each fits into a few hundred cells.
+"""Small workloads of many shapes, each on a domain of a few hundred cells.
 
-Every mechanism and every stage runs over all of them, so that a mistake with order, weights, sharing or missing pieces
-shows.
+Every mechanism and stage is tested on all of them, which exposes errors of order, weights, shared
+strategies or missing parts.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ def numeric(*sizes):
 
 
 def mixed():
-    """Labels, bins of unequal width, bare codes: four cells, three cells, two cells."""
+    """Bins of unequal width (4 cells), labels (3 cells) and codes (2 cells)."""
     return Schema(
         [
             Attribute.numeric("age", [0, 20, 30, 65, 120]),
@@ -98,7 +98,7 @@ def empty_set():
 
 
 def same_size():
-    """Two attributes of one size with different families: a strategy kept by size would serve the wrong one."""
+    """Attributes of equal size with different families; a cache by size would be wrong."""
     w = (
         Workload(numeric(5, 5))
         .add("a", "prefix")
@@ -130,12 +130,12 @@ def custom_matrix():
 
 
 def contrasts_only():
-    """No query says anything about the total or about one attribute alone."""
+    """Queries that contain neither the total nor a single attribute."""
     return Workload(numeric(3, 2)).add(("a", "b"), {"a": Custom([[1, 0, -1], [1, -2, 1]]), "b": Custom([[1, -1]])})
 
 
 def predicates():
-    asked = Custom(
+    conditions = Custom(
         predicates=[
             "age >= 30 and sex == 'F'",
             "age < 65 or wave == 1",
@@ -143,15 +143,23 @@ def predicates():
             "20 <= age < 65 and sex != 'X' and wave != 0",
         ]
     )
-    w = Workload(mixed()).add(("age", "sex", "wave"), asked).add(("sex", "age"), {"age": "prefix", "sex": "marginal"})
+    w = (
+        Workload(mixed())
+        .add(("age", "sex", "wave"), conditions)
+        .add(("sex", "age"), {"age": "prefix", "sex": "marginal"})
+    )
     return w.add(("wave", "age"), Custom(predicates=["age < 20 and wave == 1", "wave == 0"]))
 
 
 def arithmetic_predicates():
-    asked = Custom(
+    conditions = Custom(
         predicates=["a + b <= 3", "abs(a - b) == 1", "2 * a > b + 1 and not a == 3", "a in (0, 2) or -b < -1"]
     )
-    return Workload(numeric(4, 3)).add(("a", "b"), asked).add(("b", "a"), Custom(predicates=["a - b >= 0"]), weight=4.0)
+    return (
+        Workload(numeric(4, 3))
+        .add(("a", "b"), conditions)
+        .add(("b", "a"), Custom(predicates=["a - b >= 0"]), weight=4.0)
+    )
 
 
 def random_sets():
@@ -199,7 +207,7 @@ def reversed_pair():
 
 
 def coupled():
-    """The sum of two products that is no product: the whole pair has to be solved at once."""
+    """Sum of two products that is not a product, so the pair is solved jointly."""
     return Workload(numeric(5, 4)).add(("a", "b"), "range").add(("a", "b"), "prefix", weight=3.0)
 
 
@@ -216,7 +224,7 @@ def all_affine_pairs():
 
 
 def symmetric():
-    """Large enough for the search over symmetries: two attributes that may be swapped and reversed together."""
+    """Large enough for symmetry reduction: the attributes can be swapped or both reversed."""
     return Workload(numeric(8, 8)).add(("a", "b"), "abs").add(("a", "b"), "range").add("a", "prefix")
 
 

@@ -17,7 +17,7 @@ ENGINE = ROOT / "engine"
 SOURCES = sorted([*ENGINE.rglob("*.py"), *(ROOT / "pages").rglob("*.py"), ROOT / "app.py"])
 PACKAGES = {".".join(p.parent.relative_to(ROOT).parts): p for p in ENGINE.rglob("__init__.py") if p.parent != ENGINE}
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-BESIDE = sorted(f for folder in ("benchmarks", "demo_data") for f in (ROOT / folder).rglob("*.py"))  # a command each
+SCRIPTS = sorted(f for folder in ("benchmarks", "demo_data") for f in (ROOT / folder).rglob("*.py"))
 
 
 @functools.cache
@@ -27,14 +27,14 @@ def parsed(text: str) -> ast.Module:
 
 @functools.cache
 def statements(text: str) -> tuple[ast.AST, ...]:
-    """All statements of a text, however deep, looked up once for all rules; what they are made of is no statement."""
+    """All statements of a text at any depth, without expressions; cached for all rules."""
 
     def inside(node: ast.AST) -> Iterator[ast.AST]:
         for part in ("body", "orelse", "finalbody", "handlers", "cases"):
-            own = getattr(node, part, [])
-            for one in own if isinstance(own, list) else ():
-                yield one
-                yield from inside(one)
+            children = getattr(node, part, [])
+            for child in children if isinstance(children, list) else ():
+                yield child
+                yield from inside(child)
 
     return tuple(inside(parsed(text)))
 
@@ -48,7 +48,7 @@ def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def own_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, str, str]]:
+def internal_imports(file: Path, root: str = "engine") -> Iterator[tuple[int, str, str]]:
     """Yield (line, module, name) of every import from the engine, or from the pages."""
     for node in importing(file.read_text(encoding="utf-8")):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == root:
@@ -64,7 +64,7 @@ def exports(package: str) -> tuple[str, list[str]]:
     return ast.get_docstring(tree) or "", ast.literal_eval(named.value)
 
 
-def test_architecture_document_lists_every_package_and_names_existing_files() -> None:
+def test_architecture_document_matches_packages_and_files() -> None:
     text = (ENGINE / "ARCHITECTURE.md").read_text(encoding="utf-8")
     packages = text.split("## Packages")[1].split("## ")[0]
     top = {p.stem if p.is_file() else p.name for p in ENGINE.iterdir()} - {"__pycache__", "ARCHITECTURE", "py"}
@@ -84,7 +84,7 @@ def test_engine_docstring_lists_every_package() -> None:
 def wrong_imports(file: Path) -> list[str]:
     """Imports of private names, and of exported names from a module instead of its package."""
     importer, wrong = module_name(file), []
-    for line, module, name in own_imports(file):
+    for line, module, name in internal_imports(file):
         for package in PACKAGES:
             inside = f"{importer}.".startswith(f"{package}.")
             if inside or not f"{module}.".startswith(f"{package}."):
@@ -96,7 +96,7 @@ def wrong_imports(file: Path) -> list[str]:
     return wrong
 
 
-def test_packages_export_each_name_once_and_no_private_name() -> None:
+def test_packages_export_unique_public_names() -> None:
     for package in PACKAGES:
         names = exports(package)[1]
         assert len(set(names)) == len(names), package
@@ -109,10 +109,10 @@ def test_exported_names_are_imported_from_packages() -> None:
 
 @contextmanager
 def planted(place: str, text: str) -> Iterator[Path]:
-    """A file that is there in memory only."""
-    file, kept = ROOT / place, Path.read_text
+    """Let a file with this text exist in memory."""
+    file, read_text = ROOT / place, Path.read_text
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "read_text", lambda p, **k: text if p == file else kept(p, **k))
+        patch.setattr(Path, "read_text", lambda p, **k: text if p == file else read_text(p, **k))
         yield file
 
 
@@ -122,43 +122,42 @@ def test_wrong_import_is_reported() -> None:
         assert len(wrong_imports(file)) == 2
 
 
-def from_tests(file: Path) -> list[str]:
-    """Return the imports of a file from a module of tests: what several need stands in a module of its own."""
+def imports_of_test_modules(file: Path) -> list[str]:
+    """Return imports from test modules; shared helpers belong in separate modules."""
     return [
         f"{file.relative_to(ROOT)}:{line} imports {name} from {module}"
-        for line, module, name in own_imports(file, "tests")
+        for line, module, name in internal_imports(file, "tests")
         if any(word.startswith("test_") for word in [*module.split("."), name])
     ]
 
 
-def test_tests_import_none_of_each_other() -> None:
-    assert [line for file in [*TESTS, *BESIDE] for line in from_tests(file)] == []
-    text = "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n    test_golden_files,\n)\n"
+def test_test_modules_do_not_import_each_other() -> None:
+    assert [line for file in [*TESTS, *SCRIPTS] for line in imports_of_test_modules(file)] == []
+    text = "from tests.app.test_pages import Session\nfrom tests.golden_files import (\n    test_formats,\n)\n"
     with planted("tests/planted.py", text) as file:
-        assert len(from_tests(file)) == 2
+        assert len(imports_of_test_modules(file)) == 2
 
 
-def sideways(file: Path) -> list[str]:
-    """Return the imports of a mechanism by another than the tuple of all, and of a page by anybody.
+def forbidden_imports(file: Path) -> list[str]:
+    """Return imports of mechanism modules outside the registry, and of pages.
 
-    What may not be imported is read from the tuple and the folder, so that a new mechanism or page is kept apart
-    without a list of its own.
+    The modules are read from the registry and the folder, so new ones are included.
     """
-    tuple_of_all = ENGINE / "mechanisms" / "registry.py"
-    holders = {m for _, m, _ in own_imports(tuple_of_all) if m.startswith("engine.mechanisms.")}
+    registry = ENGINE / "mechanisms" / "registry.py"
+    holders = {m for _, m, _ in internal_imports(registry) if m.startswith("engine.mechanisms.")}
     holders -= {"engine.mechanisms.base"}
     page_files = {module_name(f) for f in (ROOT / "pages").glob("*.py") if f.name != "__init__.py"}
-    found = []
-    for root, alone in (("engine", holders), ("pages", page_files)):
-        for line, module, name in own_imports(file, root):
-            for one in alone & {module, f"{module}.{name}", ".".join(module.split(".")[:3])}:
-                if file != tuple_of_all and not f"{module_name(file)}.".startswith(f"{one}."):
-                    found.append(f"{file.relative_to(ROOT)}:{line} imports {one}")
-    return found
+    messages = []
+    for root, restricted in (("engine", holders), ("pages", page_files)):
+        for line, module, name in internal_imports(file, root):
+            for target in restricted & {module, f"{module}.{name}", ".".join(module.split(".")[:3])}:
+                if file != registry and not f"{module_name(file)}.".startswith(f"{target}."):
+                    messages.append(f"{file.relative_to(ROOT)}:{line} imports {target}")
+    return messages
 
 
-def test_mechanisms_and_pages_are_imported_by_none_of_their_like() -> None:
-    assert [line for file in SOURCES for line in sideways(file)] == []
+def test_mechanisms_and_pages_do_not_import_each_other() -> None:
+    assert [line for file in SOURCES for line in forbidden_imports(file)] == []
 
 
 @pytest.mark.parametrize(
@@ -172,29 +171,29 @@ def test_mechanisms_and_pages_are_imported_by_none_of_their_like() -> None:
         ("pages/preview.py", "from pages import compare"),
     ],
 )
-def test_a_step_sideways_is_noticed(place: str, text: str) -> None:
+def test_import_between_mechanisms_or_pages_is_reported(place: str, text: str) -> None:
     with planted(place, text) as file:
-        assert len(sideways(file)) == 1
+        assert len(forbidden_imports(file)) == 1
 
 
 def compared_by_arrays(file: Path) -> list[str]:
-    """Return the dataclasses of a file that hold arrays or tables, which have no ==, and do not say what theirs is."""
-    found = []
+    """Return dataclasses with array or table fields that do not define equality."""
+    messages = []
     for node in statements(file.read_text(encoding="utf-8")):
         kind = next((ast.unparse(d) for d in getattr(node, "decorator_list", []) if "dataclass" in ast.unparse(d)), "")
         if isinstance(node, ast.ClassDef) and kind and "eq=False" not in kind:
             types = " ".join(ast.unparse(n.annotation) for n in node.body if isinstance(n, ast.AnnAssign))
-            own = any(isinstance(n, ast.FunctionDef) and n.name == "__eq__" for n in node.body)
-            if not own and re.search(r"(?<!pa\.)\b(Array|Index|NDArray|ndarray|DataFrame)\b", types):
-                found.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}")
-    return found
+            has_equality = any(isinstance(n, ast.FunctionDef) and n.name == "__eq__" for n in node.body)
+            if not has_equality and re.search(r"(?<!pa\.)\b(Array|Index|NDArray|ndarray|DataFrame)\b", types):
+                messages.append(f"{file.relative_to(ROOT)}:{node.lineno} {node.name}")
+    return messages
 
 
-def test_values_that_hold_arrays_say_how_they_compare() -> None:
+def test_dataclasses_with_arrays_define_equality() -> None:
     assert [line for file in ENGINE.rglob("*.py") for line in compared_by_arrays(file)] == []
 
 
-def test_a_value_that_compares_its_arrays_is_noticed() -> None:
+def test_dataclass_comparing_arrays_is_reported() -> None:
     text = "@dataclass(frozen=True)\nclass A:\n    x: Array\n\n\n@dataclass(eq=False)\nclass B:\n    x: Array\n"
     with planted("engine/planted.py", text) as file:
         assert compared_by_arrays(file) == ["engine/planted.py:2 A"]
@@ -220,7 +219,7 @@ UNPLACED = [(ENGINE_LAYERS, "engine/unplaced.py"), (PARTS_OF_PAGES, "pages/parts
 
 
 def broken_contracts(added: dict[str, str], folder: Path) -> dict[str, str]:
-    """What the check of imports finds, by the name of the contract, in a copy with text added to some files."""
+    """Output of lint-imports by contract, for a copy with text added to some files."""
     for part in ("engine", "pages"):
         shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -230,13 +229,13 @@ def broken_contracts(added: dict[str, str], folder: Path) -> dict[str, str]:
     tool = Path(sys.executable).with_name("lint-imports")
     run = subprocess.run([tool, "--no-cache"], cwd=folder, capture_output=True, text=True)
     assert run.returncode != 0, run.stdout
-    found = re.split(r"^(.+)\n-+\n", run.stdout.partition("Broken contracts\n")[2], flags=re.MULTILINE)
-    return dict(zip(found[1::2], found[2::2], strict=True))
+    parts = re.split(r"^(.+)\n-+\n", run.stdout.partition("Broken contracts\n")[2], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What is found where every line of `PLANTS` stands in one copy."""
+def violations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Broken contracts of a copy that contains every import of `PLANTS`."""
     added: dict[str, str] = {}
     for _, module, imported in PLANTS:
         file = f"{module.replace('.', '/')}.py"
@@ -245,12 +244,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("contract", "module", "imported"), PLANTS)
-def test_a_planted_import_breaks_its_contract(contract: str, module: str, imported: str, found: dict[str, str]) -> None:
-    (said,) = [text for name, text in found.items() if name.startswith(contract)]
+def test_planted_import_breaks_its_contract(
+    contract: str, module: str, imported: str, violations: dict[str, str]
+) -> None:
+    (said,) = [text for name, text in violations.items() if name.startswith(contract)]
     assert re.search(rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", said, re.MULTILINE), said
 
 
-def test_a_module_without_a_layer_is_noticed(tmp_path: Path) -> None:
+def test_module_without_layer_is_reported(tmp_path: Path) -> None:
     said = broken_contracts({file: "X = 1\n" for _, file in UNPLACED}, tmp_path)
     assert list(said) == [contract for contract, _ in UNPLACED]
     for contract, file in UNPLACED:

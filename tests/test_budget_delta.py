@@ -40,9 +40,9 @@ STATEMENT = "epsilon 1 at delta 1e-09"
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
-    book = Ledger.create(tmp_path / "office.ledger")
-    book.add_dataset("people", total=Budget(pcost=10.0))
-    return book
+    ledger = Ledger.create(tmp_path / "office.ledger")
+    ledger.add_dataset("people", total=Budget(pcost=10.0))
+    return ledger
 
 
 def test_budget_approx_states_its_delta() -> None:
@@ -78,18 +78,18 @@ def test_plan_delta_keeps_hash_and_noise() -> None:
 
 
 def test_plan_file_keeps_delta() -> None:
-    made = plan(WORKLOAD, REQUESTED)
-    again = load_plan(made.to_json())
-    assert again == made
+    result = plan(WORKLOAD, REQUESTED)
+    again = load_plan(result.to_json())
+    assert again == result
     assert again.budget == REQUESTED
-    assert again.to_json() == made.to_json()
-    assert at_budget(plan(WORKLOAD, DEFAULT), REQUESTED).meaning == made.meaning
+    assert again.to_json() == result.to_json()
+    assert at_budget(plan(WORKLOAD, DEFAULT), REQUESTED).meaning == result.meaning
 
 
 def test_plan_epsilon_table_has_requested_delta() -> None:
-    made = plan(WORKLOAD, Budget.approx(1.0, 1e-7))
-    assert list(made.epsilon_by_delta) == ["1e-05", "1e-06", "1e-07", "1e-09"]
-    assert made.epsilon_by_delta["1e-07"] == pytest.approx(1.0, abs=1e-6)
+    result = plan(WORKLOAD, Budget.approx(1.0, 1e-7))
+    assert list(result.epsilon_by_delta) == ["1e-05", "1e-06", "1e-07", "1e-09"]
+    assert result.epsilon_by_delta["1e-07"] == pytest.approx(1.0, abs=1e-6)
     assert list(plan(WORKLOAD, DEFAULT).epsilon_by_delta) == ["1e-05", "1e-06", "1e-09"]
 
 
@@ -104,18 +104,18 @@ def test_exact_totals_state_requested_delta() -> None:
 
 
 def test_comparison_page_states_requested_delta() -> None:
-    found = comparison(WORKLOAD, REQUESTED, ["identity"])
-    assert STATEMENT in comparison_page(found, WORKLOAD, REQUESTED)
+    compared = comparison(WORKLOAD, REQUESTED, ["identity"])
+    assert STATEMENT in comparison_page(compared, WORKLOAD, REQUESTED)
 
 
 def test_rehearsal_states_requested_delta() -> None:
-    found = measure(plan(WORKLOAD, REQUESTED), RECORDS, rehearsal=True)
-    assert STATEMENT in found.plan.meaning
+    measurement = measure(plan(WORKLOAD, REQUESTED), RECORDS, rehearsal=True)
+    assert STATEMENT in measurement.plan.meaning
 
 
 def test_release_states_requested_delta(ledger: Ledger, tmp_path: Path) -> None:
-    made = plan(WORKLOAD, REQUESTED)
-    measured = measure(made, RECORDS, dataset="people", ledger=ledger)
+    result = plan(WORKLOAD, REQUESTED)
+    measured = measure(result, RECORDS, dataset="people", ledger=ledger)
     measured.save(tmp_path / "release.zip")
     again = Measurement.load(tmp_path / "release.zip")
     assert again.plan.budget == REQUESTED
@@ -188,8 +188,8 @@ def test_command_line_states_requested_delta(
 
 
 def test_code_and_link_keep_delta() -> None:
-    made = eval(code.budget_text(REQUESTED), {"Budget": Budget})
-    assert made == REQUESTED
+    budget = eval(code.budget_text(REQUESTED), {"Budget": Budget})
+    assert budget == REQUESTED
     assert code.budget_text(DEFAULT) == f"Budget(pcost={DEFAULT.pcost!r})"
     studio = Studio(workload=WORKLOAD, budget=REQUESTED)
     assert link.unpacked(link.packed(studio)).budget == REQUESTED

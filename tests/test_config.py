@@ -1,4 +1,4 @@
-"""The settings file is safe and legible: every option exists, nothing is open to others, every text has contrast."""
+"""Streamlit settings: safe options, local fonts, text contrast, and the CI script."""
 
 import os
 import re
@@ -42,48 +42,48 @@ SAFE = {
 
 def flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Options by dotted name."""
-    found = {}
+    options = {}
     for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
+        options |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return options
 
 
 OPTIONS = flat(CONFIG)
 
 
 @pytest.mark.parametrize("name", SAFE)
-def test_safety_option(name: str) -> None:
+def test_safety_option_has_safe_value(name: str) -> None:
     assert OPTIONS[name] == SAFE[name]
 
 
-def test_uploads_have_a_cap() -> None:
+def test_upload_size_is_limited() -> None:
     assert 0 < OPTIONS["server.maxUploadSize"] <= 200
 
 
-def test_every_option_exists_in_the_installed_streamlit() -> None:
+def test_options_exist_in_installed_streamlit() -> None:
     assert set(OPTIONS) <= set(streamlit_config.get_config_options())
 
 
-def test_streamlit_reads_the_file(monkeypatch) -> None:
+def test_streamlit_reads_config_file(monkeypatch) -> None:
     for name in [name for name in os.environ if name.startswith("STREAMLIT_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(ROOT)
     try:
-        found = streamlit_config.get_config_options(force_reparse=True)
-        assert {name: found[name].value for name in SAFE} == SAFE
+        palette = streamlit_config.get_config_options(force_reparse=True)
+        assert {name: palette[name].value for name in SAFE} == SAFE
     finally:
         monkeypatch.undo()
         streamlit_config.get_config_options(force_reparse=True)
 
 
-def test_no_option_names_a_file_or_host_elsewhere() -> None:
+def test_options_name_no_external_file_or_host() -> None:
     strings = [text for text in OPTIONS.values() if isinstance(text, str)]
     assert not [text for text in strings if "://" in text or text.startswith("//")]
     assert not any("fontFaces" in name or name == "theme.base" for name in OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["font", "headingFont", "codeFont"])
-def test_fonts_are_local_and_end_in_a_generic_family(name: str) -> None:
+def test_fonts_are_local_with_generic_fallback(name: str) -> None:
     families = [family.strip().strip("'") for family in CONFIG["theme"][name].split(",")]
     # A colon would make Streamlit load a style sheet from the address after it.
     assert all(re.fullmatch(r"[A-Za-z -]+", family) for family in families)
@@ -105,29 +105,29 @@ def contrast(one: str, other: str) -> float:
 
 
 def mixed(color: str, ground: str, opacity: float) -> str:
-    """A colour of some opacity over an opaque ground."""
+    """Blend a colour of some opacity over an opaque background."""
     pairs = [(int(color[i : i + 2], 16), int(ground[i : i + 2], 16)) for i in (1, 3, 5)]
     return "#" + "".join(f"{round(opacity * c + (1 - opacity) * g):02x}" for c, g in pairs)
 
 
-def test_the_contrast_formula() -> None:
+def test_contrast_matches_reference_values() -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
     assert mixed("#ff0000", "#0000ff", 0.2) == "#3300cc"
 
 
 def colors(mode: str, place: str) -> dict[str, str]:
-    """Colours of the page or the sidebar in one mode; the sidebar takes what it does not set from the page."""
+    """Colours of the page or the sidebar in one mode; the sidebar inherits from the page."""
     page = {key: value for key, value in CONFIG["theme"][mode].items() if key != "sidebar"}
     return page | CONFIG["theme"][mode]["sidebar"] if place == "sidebar" else page
 
 
 @pytest.mark.parametrize("place", ["page", "sidebar"])
 @pytest.mark.parametrize("mode", MODES)
-def test_text_has_contrast(mode: str, place: str) -> None:
-    found = colors(mode, place)
-    text, link, primary = found["textColor"], found["linkColor"], found["primaryColor"]
-    page, field = found["backgroundColor"], found["secondaryBackgroundColor"]
+def test_text_contrast_is_sufficient(mode: str, place: str) -> None:
+    palette = colors(mode, place)
+    text, link, primary = palette["textColor"], palette["linkColor"], palette["primaryColor"]
+    page, field = palette["backgroundColor"], palette["secondaryBackgroundColor"]
     ratios = {
         "text on the page": contrast(text, page),
         "text in a field": contrast(text, field),
@@ -136,26 +136,26 @@ def test_text_has_contrast(mode: str, place: str) -> None:
         "link in a field": contrast(link, field),
         "primary button": contrast("#ffffff", primary),
         "selected tab or slider value": contrast(primary, page),
-        "code": contrast(found["codeTextColor"], found["codeBackgroundColor"]),
-        "table header": contrast(found["dataframeHeaderTextColor"], found["dataframeHeaderBackgroundColor"]),
+        "code": contrast(palette["codeTextColor"], palette["codeBackgroundColor"]),
+        "table header": contrast(palette["dataframeHeaderTextColor"], palette["dataframeHeaderBackgroundColor"]),
     }
     assert {name: ratio for name, ratio in ratios.items() if ratio < 4.5} == {}
 
 
 @pytest.mark.parametrize("place", ["page", "sidebar"])
 @pytest.mark.parametrize("mode", MODES)
-def test_borders_of_fields_can_be_seen(mode: str, place: str) -> None:
-    found = colors(mode, place)
-    assert contrast(found["borderColor"], found["backgroundColor"]) >= 3
-    assert contrast(found["borderColor"], found["secondaryBackgroundColor"]) >= 3
+def test_field_border_contrast_is_sufficient(mode: str, place: str) -> None:
+    palette = colors(mode, place)
+    assert contrast(palette["borderColor"], palette["backgroundColor"]) >= 3
+    assert contrast(palette["borderColor"], palette["secondaryBackgroundColor"]) >= 3
 
 
-def test_light_is_light_and_dark_is_dark() -> None:
+def test_theme_backgrounds_match_their_names() -> None:
     assert luminance(CONFIG["theme"]["light"]["backgroundColor"]) > 0.9
     assert luminance(CONFIG["theme"]["dark"]["backgroundColor"]) < 0.1
 
 
-def test_the_ci_script_runs_the_documented_test_command() -> None:
+def test_ci_script_runs_documented_test_command() -> None:
     script = ROOT / ".ci" / "run"
     lines = script.read_text(encoding="utf-8").splitlines()
     assert script.stat().st_mode & stat.S_IXUSR
@@ -166,9 +166,7 @@ def test_the_ci_script_runs_the_documented_test_command() -> None:
 
 
 @pytest.mark.parametrize(("lowest", "newest"), [(0, 0), (3, 0), (0, 4), (3, 4)])
-def test_the_ci_script_fails_with_the_lowest_versions_and_with_the_newest(
-    lowest: int, newest: int, tmp_path: Path
-) -> None:
+def test_ci_script_fails_if_any_version_fails(lowest: int, newest: int, tmp_path: Path) -> None:
     programs, venv = tmp_path / "programs", tmp_path / ".venv" / "bin"
     stubs = {
         programs / "apt-get": "",
@@ -188,5 +186,5 @@ def test_the_ci_script_fails_with_the_lowest_versions_and_with_the_newest(
 
 
 @pytest.mark.parametrize("command", [START_COMMAND, TEST_COMMAND])
-def test_the_readme_has_the_command(command: str) -> None:
+def test_readme_contains_command(command: str) -> None:
     assert command in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo data: schemas as the papers size them, a survey that fits its schema, synthetic tables for any schema."""
+"""Demo data: schemas of the papers, survey records, synthetic tables."""
 
 import doctest
 import itertools
@@ -29,7 +29,7 @@ ODD = Schema(
         Attribute.numeric("tiny", [0, 1e-300, 2e-300]),
         Attribute.numeric("huge", [-1.7e308, 0, 1.7e308]),
         Attribute.numeric("adjacent", [1.0, float(np.nextafter(1, 2)), 2.0]),
-        Attribute.numeric("whole", [-3, 0, 7], clip=True),
+        Attribute.numeric("integers", [-3, 0, 7], clip=True),
         Attribute.of_size("codes", 300),
         Attribute.of_size("constant", 1, kind="categorical"),
     ]
@@ -48,24 +48,26 @@ def cells(data: pd.DataFrame | Path, schema: Schema) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_schemas_have_the_sizes_of_the_papers(name: str) -> None:
+def test_demo_schemas_have_sizes_of_papers(name: str) -> None:
     attributes = load(name).attributes
     categorical, numeric = PAPERS[name]
     assert sorted(a.size for a in attributes if a.kind == "categorical") == sorted(categorical)
     assert sorted(a.size for a in attributes if a.kind == "numeric") == sorted(numeric)
 
 
-def test_adult_reads_as_its_repository_writes_it() -> None:
-    # the first record of the repository's file, and one with values missing
+def test_adult_schema_reads_repository_values() -> None:
+    # the first record of the repository's file, and one with missing values
     row = {"workclass": "State-gov", "marital-status": "Never-married", "occupation": "Adm-clerical", "sex": "Male"}
     row |= {"relationship": "Not-in-family", "race": "White", "native-country": "United-States", "income>50K": "<=50K"}
     row |= {"age": 39, "fnlwgt": 77516, "education-num": "13", "capital-gain": 2174, "capital-loss": 0}
     row |= {"hours-per-week": 40}
     missing = row | {"workclass": "?", "occupation": "?", "native-country": "?"}
-    named = load("adult")
-    found = cells(pd.DataFrame([row, missing])[list(named.names)], named)
-    assert all(counts.sum() == 2 for counts in found.values())
-    assert {name: named[name].condition(int(found[name].argmax())) for name in ("age", "sex", "capital-gain")} == {
+    adult = load("adult")
+    counts_by_name = cells(pd.DataFrame([row, missing])[list(adult.names)], adult)
+    assert all(counts.sum() == 2 for counts in counts_by_name.values())
+    assert {
+        name: adult[name].condition(int(counts_by_name[name].argmax())) for name in ("age", "sex", "capital-gain")
+    } == {
         "age": "age in [39, 40)",
         "sex": "sex = Male",
         "capital-gain": "capital-gain in [2000, 3000)",
@@ -73,26 +75,29 @@ def test_adult_reads_as_its_repository_writes_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["adult", "cps", "loans"])
-def test_every_cell_of_a_demo_says_what_it_holds(name: str) -> None:
+def test_demo_schema_cells_have_labels_or_edges(name: str) -> None:
     for attribute in load(name).attributes:
         assert (attribute.edges if attribute.kind == "numeric" else attribute.labels) is not None, attribute.name
     assert load("cps")["sex"].condition(1) == "sex = Female"
 
 
-def test_schema_files_are_what_their_script_writes() -> None:
-    made = make_schemas.papers_schemas() | {"survey": make_survey.survey_schema(), "panel": make_panel.panel_schema()}
+def test_demo_schema_files_match_script() -> None:
+    schemas = make_schemas.papers_schemas() | {
+        "survey": make_survey.survey_schema(),
+        "panel": make_panel.panel_schema(),
+    }
     assert {name: path.read_text(encoding="utf-8") for name, path in demo_data.schemas().items()} == {
-        name: schema.to_json() + "\n" for name, schema in made.items()
+        name: schema.to_json() + "\n" for name, schema in schemas.items()
     }
 
 
-def test_names_titles_and_files_agree() -> None:
+def test_demo_names_titles_and_files_agree() -> None:
     assert list(demo_data.schemas()) == list(demo_data.TITLES) == list(demo_data.WORDS)
     assert set(demo_data.tables()) <= set(demo_data.schemas())
     assert all(path.is_file() for path in (*demo_data.schemas().values(), *demo_data.tables().values()))
 
 
-def test_the_census_ages_can_be_cut_into_the_buckets_of_the_paper() -> None:
+def test_census_ages_fit_buckets_of_paper() -> None:
     age = load("census")["age"]
     assert [age.label(i) for i in (0, 17, 84, 99, 100, 102)] == [
         "[0, 1)",
@@ -104,23 +109,23 @@ def test_the_census_ages_can_be_cut_into_the_buckets_of_the_paper() -> None:
     ]
 
 
-def test_every_survey_record_fits_the_schema() -> None:
-    found = cells(demo_data.tables()["survey"], load("survey"))
-    assert all(counts.sum() == 944 for counts in found.values())
-    assert found["vote"].tolist() == [551, 393]
-    assert found["education"].tolist() == [13, 52, 248, 187, 90, 227, 127]
-    assert found["household_income"].tolist()[-2:] == [47, 68]
-    assert found["tv_news_days"].tolist() == [161, 100, 112, 101, 66, 84, 32, 288]
+def test_survey_records_fit_schema() -> None:
+    counts_by_name = cells(demo_data.tables()["survey"], load("survey"))
+    assert all(counts.sum() == 944 for counts in counts_by_name.values())
+    assert counts_by_name["vote"].tolist() == [551, 393]
+    assert counts_by_name["education"].tolist() == [13, 52, 248, 187, 90, 227, 127]
+    assert counts_by_name["household_income"].tolist()[-2:] == [47, 68]
+    assert counts_by_name["tv_news_days"].tolist() == [161, 100, 112, 101, 66, 84, 32, 288]
 
 
-def test_a_survey_code_without_a_meaning_is_refused() -> None:
+def test_survey_code_without_label_is_refused() -> None:
     codes = pd.DataFrame([[0, 7, 7, 1, 6, 6, 36, 8, 1, 1]])
     codes.columns = pd.Index(["popul", "TVnews", "selfLR", "ClinLR", "DoleLR", "PID", "age", "educ", "income", "vote"])
     with pytest.raises(ValueError, match=r"educ holds a code outside 1\.\.7"):
         make_survey.decoded(codes)
     codes["educ"] = 7
     assert make_survey.decoded(codes)["education"].tolist() == ["Advanced degree"]
-    with pytest.raises(ValueError, match="no whole numbers"):
+    with pytest.raises(ValueError, match="numbers"):
         make_survey.decoded(codes + 0.5)
 
 
@@ -137,7 +142,7 @@ def test_synthetic_tables_fit_and_repeat_by_seed(schema: Schema) -> None:
     assert synthetic(schema, rows=0, seed=5).shape == (0, len(table.columns))
 
 
-def test_synthetic_values_are_the_same_on_every_machine() -> None:
+def test_synthetic_values_are_portable() -> None:
     table = synthetic(load("census"), rows=5, seed=1)
     assert [*zip(table["age"], table["sex"], strict=True)] == [
         (28, "Male"),
@@ -164,7 +169,7 @@ def test_synthetic_marginals_are_skewed_and_correlated() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_the_command_line_writes_the_same_table(tmp_path, suffix: str) -> None:
+def test_synthetic_command_writes_same_table(tmp_path, suffix: str) -> None:
     out = tmp_path / f"table{suffix}"
     make_synthetic.main(["--schema", "survey", "--rows", "200", "--seed", "3", "--out", str(out)])
     schema = load("survey")
@@ -183,7 +188,7 @@ def test_the_command_line_writes_the_same_table(tmp_path, suffix: str) -> None:
     ],
     ids=lambda bad: "".join(bad),
 )
-def test_the_command_line_refuses_with_a_message(tmp_path, capsys, bad: dict[str, str]) -> None:
+def test_synthetic_command_with_invalid_option_is_refused(tmp_path, capsys, bad: dict[str, str]) -> None:
     options = {"--schema": "cps", "--rows": "1", "--seed": "1", "--out": str(tmp_path / "x.csv")} | bad
     with pytest.raises(SystemExit) as stop:
         make_synthetic.main([*itertools.chain(*options.items())])
@@ -191,7 +196,7 @@ def test_the_command_line_refuses_with_a_message(tmp_path, capsys, bad: dict[str
     assert next(iter(bad)) in capsys.readouterr().err
 
 
-def test_the_module_runs_without_a_warning(tmp_path) -> None:
+def test_synthetic_module_runs_without_warning(tmp_path) -> None:
     out = tmp_path / "table.csv"
     command = [sys.executable, "-m", "demo_data.make_synthetic", "--schema", "cps", "--rows", "2", "--seed", "1"]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, check=True)
@@ -200,7 +205,7 @@ def test_the_module_runs_without_a_warning(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("module", [demo_data, make_synthetic])
-def test_examples_in_docstrings(module) -> None:
+def test_docstring_examples_pass(module) -> None:
     result = doctest.testmod(module)
     assert result.attempted
     assert not result.failed

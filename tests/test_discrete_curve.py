@@ -20,7 +20,8 @@ from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
 SCALES = sorted({max(1, round(1.25**i)) for i in range(37)})
-REACH = 12  # scales: what lies beyond has probability 1e-32
+# in scales; values further out have probability 1e-32
+REACH = 12
 
 
 def discrete(scale: float) -> np.ndarray:
@@ -99,7 +100,7 @@ def test_theorem_holds_for_discrete_mechanism(scale: int, shifts: tuple[int, ...
 
 # in the last case, with shifts 2 and 7, the exact curve is less than 1% of the constants
 @pytest.mark.parametrize(("scale", "shifts"), CASES[:-1])
-def test_hundredth_of_the_constants_fails(scale: int, shifts: tuple[int, ...]) -> None:
+def test_theorem_with_hundredth_of_constants_fails(scale: int, shifts: tuple[int, ...]) -> None:
     assert np.any(exact_delta(scale, shifts, EPSILONS) > bounds(scale, shifts, wrong=100.0))
 
 
@@ -131,20 +132,20 @@ def test_plan_load_counts_every_released_answer() -> None:
 
 
 def test_curve_condition_is_exact_at_its_limits() -> None:
-    made = survey()
-    load, step = load_of(made), max(b.grid_noise**-2 for b in made.blocks.values())
+    result = survey()
+    load, step = load_of(result), max(b.grid_noise**-2 for b in result.blocks.values())
     least = max(load / LOAD, 0.0)
-    assert is_on_curve([made.blocks], least * 1.001)
-    assert not is_on_curve([made.blocks], least * 0.999)
+    assert is_on_curve([result.blocks], least * 1.001)
+    assert not is_on_curve([result.blocks], least * 0.999)
     assert step <= STEP
-    coarse = {key: replace(b, grid=b.grid * 2**9) for key, b in made.blocks.items()}
+    coarse = {key: replace(b, grid=b.grid * 2**9) for key, b in result.blocks.items()}
     assert not is_on_curve([coarse], 1.0)
 
 
-def test_noise_that_is_too_coarse_states_zcdp() -> None:
-    made = survey(pcost=1e-12)
-    assert not made.on_curve
-    assert made.epsilon(1e-9) == made.budget.epsilon_zcdp(1e-9) > made.budget.epsilon(1e-9)
+def test_too_coarse_noise_states_zcdp() -> None:
+    result = survey(pcost=1e-12)
+    assert not result.on_curve
+    assert result.epsilon(1e-9) == result.budget.epsilon_zcdp(1e-9) > result.budget.epsilon(1e-9)
     assert survey().epsilon(1e-6) == Budget(pcost=survey().budget.pcost).epsilon(1e-6)
 
 
@@ -152,18 +153,18 @@ def test_epsilon_total_refuses_noise_off_the_curve(tmp_path: Path) -> None:
     book = Ledger.create(tmp_path / "a.ledger")
     book.add_dataset("people", total=Budget.approx(1.0, 1e-6), kind="gdp")
     book.add_dataset("others", total=Budget.zcdp(1.0))
-    made, records = survey(pcost=1e-12), pd.DataFrame({"age": [0, 1], "sex": [0, 1]})
+    result, records = survey(pcost=1e-12), pd.DataFrame({"age": [0, 1], "sex": [0, 1]})
     with pytest.raises(LedgerError, match="curve"):
-        measure(made, records, dataset="people", ledger=book)
+        measure(result, records, dataset="people", ledger=book)
     assert book.status("people").spent == 0
-    assert measure(made, records, dataset="others", ledger=book).plan == made
+    assert measure(result, records, dataset="others", ledger=book).plan == result
 
 
 def test_laplace_noise_is_on_the_curve() -> None:
     schema = Schema([Attribute.of_size("age", 4)])
-    made = plan(Workload.all_ways(schema, (1,)), Budget.pure(1e-6), mechanism="laplace")
-    assert made.on_curve
-    assert made.epsilon(1e-6) <= 1e-6
+    result = plan(Workload.all_ways(schema, (1,)), Budget.pure(1e-6), mechanism="laplace")
+    assert result.on_curve
+    assert result.epsilon(1e-6) <= 1e-6
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 2.0, 4.887, 10.0, 100.0])

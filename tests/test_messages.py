@@ -1,4 +1,4 @@
-"""Messages of the engine name arguments as Python does; command line and app translate every one of them."""
+"""Engine messages name Python arguments; command line and app translate all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CODE = {"PRAGMA", "return", "import", "python check.py"}
 
 
 def texts(path: Path) -> Iterator[str]:
-    """The strings of a module, f-strings with their values as 0; no docstrings and no names."""
+    """Strings of a module without docstrings, with the values of f-strings as 0."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
     docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
@@ -37,10 +37,10 @@ def texts(path: Path) -> Iterator[str]:
 
 
 def messages() -> list[str]:
-    """Every sentence of the engine, outside the command line, that names an argument."""
+    """Sentences of the engine, outside the command line, that name an argument."""
     modules = [p for p in sorted((ROOT / "engine").rglob("*.py")) if "cli" not in p.parts]
-    found = [text for path in modules for text in texts(path) if " " in text and "<" not in text]
-    return [text for text in found if ARGUMENT.search(text) and not any(word in text for word in CODE)]
+    sentences = [text for path in modules for text in texts(path) if " " in text and "<" not in text]
+    return [text for text in sentences if ARGUMENT.search(text) and not any(word in text for word in CODE)]
 
 
 def arguments(text: str) -> set[str]:
@@ -97,12 +97,12 @@ def test_labels_of_the_wording_exist() -> None:
         "a column seed=3",
     ],
 )
-def test_text_that_is_no_argument_stays(text: str) -> None:
+def test_text_without_argument_is_unchanged(text: str) -> None:
     assert in_options(text) == text
     assert in_labels(text) == text
 
 
-def test_command_line_names_the_option_of_counts(
+def test_command_line_error_names_count_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -110,7 +110,7 @@ def test_command_line_names_the_option_of_counts(
     Path("plan.json").write_text(plan(Workload(schema).add("sex"), Budget(pcost=1.0)).to_json())
     pd.DataFrame({"sex": ["F", "M"], "n": [3, 2]}).to_csv("counts.csv", index=False)
     assert main(["count", "--plan", "plan.json", "--data", "counts.csv", "--out", "all.counts"]) == 1
-    told = capsys.readouterr().err
-    assert "--count-column n" in told
-    assert "--ignore n" in told
-    assert "count_column" not in told
+    error = capsys.readouterr().err
+    assert "--count-column n" in error
+    assert "--ignore n" in error
+    assert "count_column" not in error

@@ -1,4 +1,4 @@
-"""Pairwise designs hold every pair, in few rows, for any numbers of values."""
+"""Pairwise designs: every pair in few rows, for any numbers of values."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from tests.pairs import pairwise
 
 
 def unmet(rows, factors):
-    """Pairs of values that stand together in no row."""
+    """Pairs of values that no row contains."""
     return [
         (one, two)
         for (i, first), (j, second) in itertools.combinations(enumerate(factors), 2)
@@ -21,7 +21,7 @@ LENGTHS = [(), (3,), (4, 6), (6, 4), (20, 35, 11), (2, 3, 7), (7, 3, 7), (1, 1, 
 
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
-def test_every_pair_stands_in_a_row(lengths):
+def test_pairwise_rows_contain_every_pair(lengths):
     factors = [[f"{'abcde'[i]}{k}" for k in range(n)] for i, n in enumerate(lengths)]
     rows = pairwise(*factors)
     assert all(value in values for row in rows for value, values in zip(row, factors, strict=True))
@@ -31,14 +31,14 @@ def test_every_pair_stands_in_a_row(lengths):
     assert len(rows) <= 2 * max(1, longest[0] * longest[-1] if len(lengths) > 1 else sum(lengths))
 
 
-def test_a_missing_pair_would_be_seen():
+def test_unmet_reports_missing_pair():
     factors = [["a", "b"], [1, 2], ["x", "y"]]
     rows = pairwise(*factors)
     assert len(rows) == 4
-    for left_out in range(len(rows)):
-        assert unmet(rows[:left_out] + rows[left_out + 1 :], factors)
+    for removed in range(len(rows)):
+        assert unmet(rows[:removed] + rows[removed + 1 :], factors)
 
 
-def test_a_new_value_is_taken_up_by_itself():
+def test_pairwise_with_new_value_adds_it():
     before, after = pairwise("ab", "xyz", "12"), pairwise("abc", "xyz", "12")
     assert {row[0] for row in after} - {row[0] for row in before} == {"c"}

@@ -1,4 +1,4 @@
-"""Simulated populations: reproducible, skewed, sparse, and good enough to rehearse a choice on."""
+"""Simulated populations: reproducible, skewed and sparse; selection rule on them."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from demo_data.make_populations import BLOCK_SIZE, RACES, TRACT_SIZE, age_tracts
 from engine.common_mechanism.common_mechanism import CommonMechanism
 
 
-def test_blocks_are_skewed_sparse_and_reproducible():
+def test_race_blocks_are_skewed_sparse_and_reproducible():
     blocks = race_blocks(5_000, seed=1)
     assert blocks.shape == (5_000, 2 ** len(RACES))
     np.testing.assert_array_equal(blocks, race_blocks(5_000, seed=1))
@@ -20,7 +20,7 @@ def test_blocks_are_skewed_sparse_and_reproducible():
     assert (blocks > 0).mean() < 0.05
 
 
-def test_tracts_have_the_size_and_the_ages_of_a_country():
+def test_age_tracts_have_realistic_sizes_and_ages():
     tracts = age_tracts(2_000, seed=1).reshape(-1, 103, 2)
     np.testing.assert_array_equal(tracts.reshape(-1, 206), age_tracts(2_000, seed=1))
     assert 0.85 < tracts.sum(axis=(1, 2)).mean() / TRACT_SIZE < 1.1
@@ -31,8 +31,8 @@ def test_tracts_have_the_size_and_the_ages_of_a_country():
     assert (tracts == 0).mean() > 0.05
 
 
-def test_a_look_chooses_better_than_the_more_frequent_choice():
-    """At the setting that the tables of the paper share: rho 1/8, half of the cells above 5 standard errors."""
+def test_selection_rule_beats_majority_choice():
+    """Setting of the paper's tables: rho 1/8, half of the cells above 5 standard errors."""
     blocks, random = race_blocks(4_000, seed=0).astype(float), np.random.default_rng(0)
     for fine_ways in (2, 7):
         both = CommonMechanism(ways(BINARY, 1, pcost=0.25), ways(BINARY, fine_ways, pcost=0.25))
@@ -44,9 +44,10 @@ def test_a_look_chooses_better_than_the_more_frequent_choice():
         assert np.mean(chosen == right) > 0.94
 
 
-def test_tracts_fit_the_census_cascade():
+def test_age_tracts_fit_census_cascade():
     tracts = age_tracts(50, seed=3)
     chain = census_cascade(pcost=1.0)
     assert tracts.shape[1] == chain.analyses[0].cells == 2 * 103
-    assert AGES == (101, 2)  # the Brazil table of the paper is another one
+    # the Brazil table of the paper has another size
+    assert AGES == (101, 2)
     np.testing.assert_array_equal(tracts @ chain.analyses[0].B.T, tracts.reshape(-1, 103, 2).sum(axis=1))

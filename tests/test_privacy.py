@@ -1,7 +1,7 @@
-"""Budgets: values against an oracle of 40 digits, the direction of every rounding, and refusal of everything else.
+"""Budgets: values against an oracle of 40 digits, rounding directions, invalid input.
 
-The oracle is written in `decimal` and shares nothing with the engine: the normal tail is a Taylor series (with as many
-guard digits as it cancels) up to 6 and a continued fraction above.
+The oracle uses `decimal` and is independent of the engine: the normal tail is a Taylor series (with
+guard digits for cancellation) up to 6 and a continued fraction above.
 """
 
 import json
@@ -49,13 +49,14 @@ def exact_delta(pcost: float, epsilon: float) -> Decimal:
         return tail(e / mu - mu / 2) - (e.exp() * tail(second) if second < 5000 else 0)
 
 
-def test_the_oracle_itself():
+def test_tail_oracle_matches_erfc():
     for x in (0.0, 0.3, 1.0, 4.5, 7.0):
         assert float(tail(Decimal(x))) == pytest.approx(math.erfc(x / math.sqrt(2)) / 2, rel=1e-14)
     with localcontext() as context:
         context.prec = 98
         below, above = tail(Decimal(6)), tail(Decimal("6.00000000000000000000000000000000000000001"))
-        assert 0 < below / above - 1 < Decimal("7e-41")  # the two methods meet at 6
+        # the two methods agree at 6
+        assert 0 < below / above - 1 < Decimal("7e-41")
 
 
 # pcost from mu = 1e-8 to 1e3; epsilon such that delta is between 1e-300 and almost 1
@@ -67,7 +68,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("mu", "z"), CASES)
-def test_gaussian_curve_agrees_with_forty_digits(mu, z):
+def test_gaussian_curve_matches_oracle(mu, z):
     epsilon = max(mu * mu / 2 + z * mu, 0.0)
     truth = exact_delta(mu * mu, epsilon)
     # the smallest double whose square is not below mu * mu
@@ -76,22 +77,22 @@ def test_gaussian_curve_agrees_with_forty_digits(mu, z):
 
 
 @pytest.mark.parametrize(("mu", "z"), CASES)
-def test_delta_and_epsilon_are_above_the_exact_curve(mu, z):
+def test_delta_and_epsilon_bound_exact_curve(mu, z):
     budget = Budget(pcost=mu * mu)
     epsilon = max(mu * mu / 2 + z * mu, 0.0)
     truth = exact_delta(budget.pcost, epsilon)
     assert truth <= Decimal(budget.delta(epsilon))
     delta = min(float(truth), 1 - 1e-9)
-    found = budget.epsilon(delta)
-    assert exact_delta(budget.pcost, found) <= Decimal(delta)
+    epsilon_at_delta = budget.epsilon(delta)
+    assert exact_delta(budget.pcost, epsilon_at_delta) <= Decimal(delta)
     if delta <= 0.01:
-        slack = (1e-7 if mu <= 20 else 3e-6) * max(found, 1.0)
-        assert found <= slack or exact_delta(budget.pcost, found - slack) > Decimal(delta)
+        slack = (1e-7 if mu <= 20 else 3e-6) * max(epsilon_at_delta, 1.0)
+        assert epsilon_at_delta <= slack or exact_delta(budget.pcost, epsilon_at_delta - slack) > Decimal(delta)
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.floats(min_value=-8, max_value=3), st.floats(min_value=-8, max_value=36.9))
-def test_delta_is_never_below_the_exact_value(log_mu, z):
+def test_delta_is_upper_bound(log_mu, z):
     budget = Budget.gdp(10.0**log_mu)
     epsilon = max(budget.pcost / 2 + z * budget.mu, 0.0)
     assert exact_delta(budget.pcost, epsilon) <= Decimal(budget.delta(epsilon))
@@ -99,7 +100,7 @@ def test_delta_is_never_below_the_exact_value(log_mu, z):
 
 @pytest.mark.parametrize("epsilon", [1e-8, 1e-3, 0.1, 1.0, 10.0, 700.0, 1e4])
 @pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-12, 1e-6, 1e-2, 0.5, 0.999])
-def test_a_budget_from_epsilon_and_delta_is_the_largest_allowed(epsilon, delta):
+def test_budget_approx_is_maximal(epsilon, delta):
     budget = Budget.approx(epsilon=epsilon, delta=delta)
     assert budget.epsilon(delta) <= epsilon
     assert budget.delta(epsilon) <= delta
@@ -109,17 +110,17 @@ def test_a_budget_from_epsilon_and_delta_is_the_largest_allowed(epsilon, delta):
         assert exact_delta(budget.pcost * (1 + loss), epsilon) > Decimal(delta)
 
 
-def test_the_known_number():
+def test_budget_approx_matches_published_value():
     assert 1 / Budget.approx(epsilon=1, delta=1e-6).mu == pytest.approx(4.224679, abs=5e-7)
 
 
-def test_at_epsilon_zero_delta_is_the_total_variation():
+def test_delta_at_epsilon_zero_is_total_variation():
     assert Budget.gdp(0.5).delta(0) == pytest.approx(2 * NormalDist().cdf(0.25) - 1, rel=1e-8)
     assert Budget.gdp(0.5).epsilon(0.5) == 0.0
 
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
-def test_rho_and_mu_round_up_and_back_down(value):
+def test_rho_and_mu_are_rounded_up(value):
     budget = Budget(pcost=value)
     assert Fraction(budget.rho) * 2 >= Fraction(value)
     assert Fraction(budget.mu) ** 2 >= Fraction(value)
@@ -136,7 +137,7 @@ LOGS = st.floats(min_value=-8, max_value=3)
 
 @settings(deadline=None, max_examples=60)
 @given(LOGS, LOGS, st.floats(min_value=-300, max_value=-0.05), st.floats(min_value=-300, max_value=-0.05))
-def test_more_cost_means_more_epsilon_and_more_delta(first, second, log_delta, other_delta):
+def test_epsilon_and_delta_increase_with_cost(first, second, log_delta, other_delta):
     small, large = (Budget.gdp(10.0**x) for x in sorted((first, second)))
     delta, more_delta = (10.0**x for x in sorted((log_delta, other_delta)))
     assert small.epsilon(delta) <= large.epsilon(delta) * (1 + 1e-9) + 1e-9
@@ -149,7 +150,7 @@ def test_more_cost_means_more_epsilon_and_more_delta(first, second, log_delta, o
 
 @settings(deadline=None, max_examples=60)
 @given(LOGS, st.floats(min_value=-300, max_value=-0.05))
-def test_a_round_trip_never_gains_budget(log_mu, log_delta):
+def test_epsilon_round_trip_never_increases_budget(log_mu, log_delta):
     budget, delta = Budget.gdp(10.0**log_mu), 10.0**log_delta
     epsilon = budget.epsilon(delta)
     assume(epsilon > 0)
@@ -162,45 +163,47 @@ def test_a_round_trip_never_gains_budget(log_mu, log_delta):
 @pytest.mark.parametrize("sigma", [0.3, 0.5, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize("shift", [1, 3])
 @pytest.mark.parametrize("delta", [1e-10, 1e-6, 1e-3])
-def test_the_proved_epsilon_holds_for_the_discrete_gaussian(sigma, shift, delta):
+def test_zcdp_epsilon_holds_for_discrete_gaussian(sigma, shift, delta):
     """Brute force over the integers: delta(eps) = sum of max(0, p(k) - e^eps p(k - shift))."""
     k = np.arange(-int(40 * sigma) - 10, int(40 * sigma) + 10 + shift, dtype=float)
     weights = np.exp(-(k**2) / (2 * sigma**2))
     ratio = (shift**2 - 2 * k * shift) / (2 * sigma**2)
     epsilon = Budget(pcost=shift**2 / sigma**2).epsilon_zcdp(delta)
 
-    def gained(epsilon):
+    def exact_delta_at(epsilon):
         return np.sum(weights * -np.expm1(np.minimum(epsilon - ratio, 0))) / np.sum(weights)
 
-    assert gained(epsilon) <= delta
+    assert exact_delta_at(epsilon) <= delta
     # the bound is tight up to a factor of 2
-    assert gained(epsilon / 2) > delta
+    assert exact_delta_at(epsilon / 2) > delta
 
 
 @pytest.mark.parametrize("pcost", [1e-16, 1e-3, 1.0, 100.0, 1e6])
 @pytest.mark.parametrize("delta", [1e-300, 1e-6, 0.3, 0.99])
-def test_the_proved_epsilon_is_the_best_over_alpha(pcost, delta):
+def test_zcdp_epsilon_is_optimal_over_alpha(pcost, delta):
     t = np.exp(np.linspace(-40, 40, 400_001))
     bound = pcost / 2 * (1 + t) + np.log(t) - np.log1p(t) + (-math.log(delta) - np.log1p(t)) / t
     best = max(bound.min(), 0)
     assert best * (1 - 1e-7) - 1e-12 <= Budget(pcost=pcost).epsilon_zcdp(delta) <= best * (1 + 1e-12) + 1e-12
 
 
-def test_replace_one_is_at_most_four_times_and_reached():
-    rows = np.array([[1.0, -1.0]])  # one query that a replaced record moves from -1 to +1
+def test_replace_one_pcost_is_at_most_fourfold():
+    # one query whose answer changes from -1 to +1 if a record is replaced
+    rows = np.array([[1.0, -1.0]])
     add_remove = (rows**2).sum(axis=0).max()
     replace = ((rows[:, 0] - rows[:, 1]) ** 2).sum()
     assert replace == Budget(pcost=add_remove).replace_one_pcost == 4.0
 
 
-def test_extremes_give_numbers_that_are_safe():
+def test_extreme_budgets_give_finite_safe_numbers():
     for pcost in (5e-324, 1e-300, 1e32, 1e300, 1.7e308):
         budget = Budget(pcost=pcost)
         numbers = [budget.mu, budget.rho, budget.epsilon(1e-300), budget.epsilon(0.9), budget.epsilon_zcdp(1e-9)]
         assert all(math.isfinite(x) and x >= 0 for x in numbers)
         assert 0 < budget.delta(1.0) <= 1
         assert budget.describe().startswith("Privacy cost")
-    assert Budget(pcost=1e-4).delta(1e4) == 5e-324  # never said to be 0
+    # never rounded down to 0
+    assert Budget(pcost=1e-4).delta(1e4) == 5e-324
     assert Budget(pcost=1e8).delta(1.0) == 1.0
 
 
@@ -226,7 +229,7 @@ def test_extremes_give_numbers_that_are_safe():
         10**400,
     ],
 )
-def test_what_is_no_finite_positive_number_is_refused(make, value):
+def test_budget_with_invalid_number_is_refused(make, value):
     with pytest.raises(BudgetError, match=r"must be a finite number above 0|too large") as caught:
         make(value)
     assert len(str(caught.value)) < 600
@@ -249,24 +252,24 @@ def test_delta_must_lie_between_zero_and_one(use, delta):
 
 
 @pytest.mark.parametrize("delta", [0, 0.0, 1, 1.0, 2, -0.1, math.nan, math.inf, True, "1e-6"])
-def test_describe_bad_delta_is_refused(delta):
+def test_describe_with_invalid_delta_is_refused(delta):
     with pytest.raises(BudgetError, match="between 0 and 1"):
         Budget(1.0).describe(delta)
 
 
 @pytest.mark.parametrize("epsilon", [-1, math.nan, math.inf, True, "1"])
-def test_delta_of_a_bad_epsilon_is_refused(epsilon):
+def test_delta_with_invalid_epsilon_is_refused(epsilon):
     with pytest.raises(BudgetError, match=r"epsilon .* 0 or above"):
         Budget(1.0).delta(epsilon)
 
 
-def test_a_budget_too_small_or_too_large_for_a_double_is_refused():
+def test_budget_outside_double_range_is_refused():
     for make in (lambda: Budget.gdp(1e-170), lambda: Budget.gdp(1e170), lambda: Budget.approx(1e-300, 1e-200)):
         with pytest.raises(BudgetError):
             make()
 
 
-def test_an_error_never_shows_a_table_given_by_mistake():
+def test_budget_error_never_shows_table():
     table = pd.DataFrame({"age": [424242]})
     for use in (Budget, Budget(1.0).epsilon, Budget(1.0).delta, Budget.from_dict):
         with pytest.raises(BudgetError) as caught:
@@ -298,12 +301,12 @@ def test_an_epsilon_that_is_none_or_another_is_refused(epsilon):
         Budget(pcost=1.0, pure_epsilon=epsilon)
 
 
-def test_a_budget_cannot_be_changed():
+def test_budget_is_frozen():
     with pytest.raises(AttributeError):
         Budget(1.0).pcost = 2.0
 
 
-def test_described_numbers_are_rounded_up():
+def test_describe_rounds_numbers_up():
     budget = Budget(pcost=1.23456)
     assert "Privacy cost 1.235" in budget.describe()
     assert "rho 0.6173" in budget.describe()
@@ -312,13 +315,13 @@ def test_described_numbers_are_rounded_up():
 
 
 @pytest.mark.parametrize("percent", [50.1, 51, 69.2, 90.0, 99.9])
-def test_a_guessing_risk_is_kept_and_used_up(percent: float) -> None:
+def test_mu_of_guess_is_maximal(percent: float) -> None:
     mu = mu_of_guess(percent)
     assert Budget.gdp(mu).guess <= percent < Budget.gdp(mu * 1.001 + 1e-3).guess
     assert NormalDist().cdf(mu / 2) <= percent / 100
 
 
 @pytest.mark.parametrize("percent", [50, 50.0000000001, 49.9, 100, 120.0, True, "60", float("nan"), float("inf")])
-def test_a_guessing_risk_that_is_none_is_refused(percent: object) -> None:
+def test_mu_of_invalid_guess_is_refused(percent: object) -> None:
     with pytest.raises(BudgetError, match="coin flip"):
         mu_of_guess(percent)

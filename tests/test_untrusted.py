@@ -1,4 +1,4 @@
-"""Readers of untrusted files refuse hostile values with errors of the engine alone."""
+"""Readers of untrusted files refuse hostile values only with errors of the engine."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
 from tests.hostile import RAW, VALUES, places, with_value
 
-KEPT = Path(__file__).parent / "golden_files"
+GOLDEN = Path(__file__).parent / "golden_files"
 SCHEMA = Schema([Attribute.categorical("sex", ["F", "M"]), Attribute.of_size("age", 4)])
 SAMPLE = 40
 
 
 def cases(document, seed, count=SAMPLE):
-    found = [(where, value) for where in places(document) for value in VALUES]
-    return random.Random(seed).sample(found, min(count, len(found)))
+    combinations = [(where, value) for where in places(document) for value in VALUES]
+    return random.Random(seed).sample(combinations, min(count, len(combinations)))
 
 
 @pytest.mark.parametrize("text", [*RAW.values(), "", "{", '"\\ud800"', b"\xff", b"\xed\xa0\x80", 5, None])
@@ -51,7 +51,7 @@ def test_parse_json_sound_text_gives_value() -> None:
         parse_json("[" + "[]," * 1000 + "1]", max_memory=50_000)
 
 
-@pytest.mark.parametrize("path", sorted(KEPT.glob("*.plan.json")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.plan.json")), ids=lambda path: path.name)
 def test_load_plan_hostile_values_raise_named_error(path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
     for where, value in cases(document, path.name):
@@ -60,10 +60,10 @@ def test_load_plan_hostile_values_raise_named_error(path) -> None:
 
 
 def document_readers():
-    made = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
+    plans = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
     yield Workload.from_json, json.loads(Workload.all_ways(SCHEMA, ways=(1, 2)).to_json())
     yield Schema.from_json, json.loads(SCHEMA.to_json())
-    yield CommonPlan.from_json, json.loads(coarse_or_fine(*made).to_json())
+    yield CommonPlan.from_json, json.loads(coarse_or_fine(*plans).to_json())
 
 
 @pytest.mark.parametrize(("read", "document"), [*document_readers()], ids=["workload", "schema", "options"])
@@ -108,29 +108,29 @@ def test_counts_load_hostile_file_raises_named_error(tmp_path) -> None:
 
 
 @pytest.fixture
-def released(tmp_path):
+def ledger_and_records(tmp_path):
     ledger = Ledger.create(tmp_path / "office.ledger")
     ledger.add_dataset("survey", total=Budget(pcost=5.0))
     records = pd.DataFrame({"sex": ["F", "M", "F"], "age": [0, 1, 3]})
     return ledger, records
 
 
-def test_load_result_hostile_file_raises_named_error(released, tmp_path, monkeypatch) -> None:
-    ledger, records = released
-    made = plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5))
-    found = measure(made, records, dataset="survey", ledger=ledger)
-    path = ledger.result_path(found.key)
+def test_load_result_hostile_file_raises_named_error(ledger_and_records, tmp_path, monkeypatch) -> None:
+    ledger, records = ledger_and_records
+    result = plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5))
+    release = measure(result, records, dataset="survey", ledger=ledger)
+    path = ledger.result_path(release.key)
 
     def read(place):
         monkeypatch.setattr(Ledger, "result_path", lambda book, key: place)
-        measurement = load_measurement(ledger, found.key)
+        measurement = load_measurement(ledger, release.key)
         measurement.values(0)
 
     check_zip(path, "release.json", read, EngineError, tmp_path / "changed.result")
 
 
-def test_load_look_hostile_file_raises_named_error(released, tmp_path, monkeypatch) -> None:
-    ledger, records = released
+def test_load_look_hostile_file_raises_named_error(ledger_and_records, tmp_path, monkeypatch) -> None:
+    ledger, records = ledger_and_records
     options = [plan(Workload.all_ways(SCHEMA, ways=k), Budget(pcost=0.5), centers="uniform") for k in (1, 2)]
     key = stepwise.look(coarse_or_fine(*options), records, dataset="survey", ledger=ledger).key
     path = ledger.result_path(key)
@@ -142,14 +142,14 @@ def test_load_look_hostile_file_raises_named_error(released, tmp_path, monkeypat
     check_zip(path, "release.json", read, EngineError, tmp_path / "changed.result")
 
 
-def test_measurement_load_hostile_file_raises_named_error(released, tmp_path) -> None:
-    _, records = released
-    found = measure(plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5)), records, rehearsal=True)
-    found.save(tmp_path / "a.measurement")
+def test_measurement_load_hostile_file_raises_named_error(ledger_and_records, tmp_path) -> None:
+    _, records = ledger_and_records
+    measurement = measure(plan(Workload.all_ways(SCHEMA, ways=2), Budget(pcost=0.5)), records, rehearsal=True)
+    measurement.save(tmp_path / "a.measurement")
     check_zip(tmp_path / "a.measurement", "release.json", Measurement.load, EngineError, tmp_path / "b.measurement")
 
 
-def test_open_zip_names_in_other_case_accepts_own_files(tmp_path) -> None:
+def test_open_zip_accepts_names_differing_in_case(tmp_path) -> None:
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("a", b"1")
         archive.writestr("A", b"2")

@@ -1,8 +1,8 @@
 """The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [pytest options]`.
 
-Every run of the tests has the newest versions.  This makes an environment of its own with exactly the lowest ones and
-runs what depends on other packages most: files that are kept, settings, SQL, records of every kind, pictures, a page.
-`--more` adds what else may, the command line and the published files among them; it takes some minutes.
+Ordinary test runs use the newest versions. This module creates an environment with exactly the lowest
+versions and runs the tests that depend most on other packages: golden files, settings, SQL, records,
+figures, a page. `--more` adds further tests, such as command line and published files (some minutes).
 """
 
 import re
@@ -50,9 +50,9 @@ def lowest(dependencies: list[str]) -> list[str]:
     >>> lowest(["numpy>=2.0"])
     ['numpy==2.0']
     """
-    found = [re.fullmatch(r"([\w-]+)>=([\d.]+)", text) for text in dependencies]
-    assert all(found), "each dependency must name its lowest version, and nothing else"
-    return [f"{match[1]}=={match[2]}" for match in found if match]
+    requirements = [re.fullmatch(r"([\w-]+)>=([\d.]+)", text) for text in dependencies]
+    assert all(requirements), "each dependency must name its lowest version, and nothing else"
+    return [f"{match[1]}=={match[2]}" for match in requirements if match]
 
 
 def main(arguments: list[str]) -> int:

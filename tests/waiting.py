@@ -1,11 +1,12 @@
-"""Waiting for what another process or thread does: often, and as long as a busy machine may need."""
+"""Wait for a condition that another process or thread fulfils."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-CEILING = 300.0  # seconds; only what hangs takes so long
+# seconds; long enough for a busy machine
+CEILING = 300.0
 
 
 def until(
@@ -15,9 +16,9 @@ def until(
     words: object = "",
     pause: float = 0.02,
 ) -> None:
-    """Return as soon as `ready`, calling `step` before every look; fail with `words` when it never is.
+    """Return as soon as `ready()` is true; call `step` before each check; fail with `words`.
 
-    ``pause`` is the time between two looks, in seconds: longer where a look itself is work.
+    ``pause`` is the time between two checks in seconds; longer if a check is slow.
     """
     end = time.monotonic() + CEILING
     while True:
@@ -25,5 +26,5 @@ def until(
             step()
         if ready():
             return
-        assert time.monotonic() < end, f"it never came: {words() if callable(words) else words}"
+        assert time.monotonic() < end, f"timed out: {words() if callable(words) else words}"
         time.sleep(pause)

@@ -1,4 +1,4 @@
-"""What workers are given to do in tests; they import this file to do it, so that it imports next to nothing."""
+"""Tasks for worker processes in tests; workers import this module, so it imports little."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def broken(*, progress: Callable) -> None:
 
 
 class Unreadable:
-    """A value that is sent, and cannot be made again."""
+    """A value that can be pickled but not unpickled."""
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return int, ("a value of a record",)

@@ -65,9 +65,9 @@ def test_campaign_reports_missed_bugs(monkeypatch: pytest.MonkeyPatch, capsys: p
     harmless = Bug(
         name="no bug",
         file="tests/pairs.py",
-        old="few rows in which",
-        new="a few rows in which",
-        tests=("tests/test_pairs.py::test_a_new_value_is_taken_up_by_itself",),
+        old="few rows that contain",
+        new="a few rows that contain",
+        tests=("tests/test_pairs.py::test_pairwise_with_new_value_adds_it",),
     )
     lost = Bug(name="no test", file="tests/pairs.py", old=harmless.old, new="", tests=("tests/nowhere.py",))
     monkeypatch.setattr(runner, "BUGS", (harmless, lost))
