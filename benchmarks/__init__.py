@@ -1,6 +1,6 @@
-"""Tables that anybody can run again; see `benchmarks.__main__`.
+"""Reproducible benchmark tables; see `benchmarks.__main__`.
 
-Searches start cold: nothing that an earlier run kept on disk may shorten a time.
+The search cache on disk is off, so that earlier runs shorten no time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 from engine._workers import peak_megabytes
 
-__all__ = ["one_thread", "options", "own_process", "peak_megabytes", "table"]
+__all__ = ["one_thread", "options", "peak_megabytes", "run_in_new_process", "table"]
 
 os.environ["DP_WORKBENCH_CACHE"] = "off"
 
 
 def options(script: str, doc: str) -> argparse.ArgumentParser:
-    """Return the options of a script, of which every one that makes a table has this one."""
+    """Return the argument parser of a benchmark script, with the option --write."""
     name = Path(script).stem
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=doc.splitlines()[0])
     parser.add_argument("--write", action="store_true", help=f"also write benchmarks/{name}.txt")
@@ -30,14 +30,14 @@ def options(script: str, doc: str) -> argparse.ArgumentParser:
 
 
 def one_thread() -> None:
-    """Let processes that are started from now on compute on one thread."""
+    """Limit processes that start from now on to one thread."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
 
 
 @contextmanager
 def table(script: str, *, write: bool) -> Iterator[Callable[..., None]]:
-    """Yield what prints lines at once; with `write` they are kept beside the script, unless something was raised."""
+    """Yield a function that prints lines; with `write`, save them if no error was raised."""
     lines: list[str] = []
 
     def show(*new: str) -> None:
@@ -49,7 +49,7 @@ def table(script: str, *, write: bool) -> Iterator[Callable[..., None]]:
         Path(script).with_suffix(".txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def own_process(work: Callable[..., Any], *given: Any) -> Any:
-    """Return what `work` returns in a process of its own, which has a peak of memory of its own."""
+def run_in_new_process(work: Callable[..., Any], *args: Any) -> Any:
+    """Return the result of `work` in a new process, which has a separate peak of memory."""
     with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(work, *given).result()
+        return pool.submit(work, *args).result()

@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.aim_mst import ADAPTIVE, SLOW, adaptive_tables
-from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, table_options, tables
+from benchmarks.row_file import RowFile
 from engine.errors import EngineError
 from engine.mechanisms import plan
-from engine.postprocess.publication_weights import missed, tables_of
-from engine.postprocess.uncertainty import simulated
+from engine.postprocess.publication_weights import relative_error, tables_of
+from engine.postprocess.uncertainty import simulate_measurement
 from engine.privacy import Budget
 from engine.release import apply_group
 from engine.workload import Workload
@@ -48,15 +48,15 @@ def error_function(
                 group = workload.groups[number]
                 return apply_group(group, published(group.attributes), 0, group.count)
 
-            return missed(answers, table, workload)
+            return relative_error(answers, table, workload)
 
         return adaptive_error
     planner = plan(workload, budget, "residualplanner")
 
     def planner_error(seed: int) -> float:
-        measurement = simulated(planner, table, np.random.default_rng(seed))
+        measurement = simulate_measurement(planner, table, np.random.default_rng(seed))
         source = measurement.publish() if method == PUBLISHED else measurement
-        return missed(source.values, table, workload)
+        return relative_error(source.values, table, workload)
 
     return planner_error
 
@@ -85,7 +85,7 @@ def main() -> None:
     if args.seeds < 2:
         parser.error(f"--seeds is {args.seeds}; a standard error needs at least 2.")
     head = f"{'tables':12} {'epsilon':>8} {'method':28} {'L1':>8} {'spread':>8} {'s a row':>8}"
-    output = Kept(head, Path(__file__).with_suffix(".txt") if args.write else None)
+    output = RowFile(head, Path(__file__).with_suffix(".txt") if args.write else None)
     for name, records, schema, ways in tables(args):
         if max(ways) > 2 or (args.only and name not in args.only):
             continue

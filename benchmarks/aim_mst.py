@@ -6,8 +6,8 @@ noise of the following rounds decreases.  MST measures all one-way marginals and
 pairs.  Both are implemented from their papers, with rho-zCDP for selection and measurement
 together; the package mbi fits the model.
 
-Their answers are biased, because the model omits what was not measured.  The bias has no known
-bound, so that their errors are estimated by simulation.
+Their answers are biased, because the model omits what was not measured.  The bias has no
+proven bound, so their errors are estimated by simulation.
 
 Sources: McKenna, Mullins, Sheldon and Miklau (2022), AIM, 2201.12677; McKenna, Miklau and Sheldon
 (2021), 2108.04978.
@@ -68,7 +68,7 @@ class GraphicalModel:
     """Graphical model of mbi; see `graphical_model`."""
 
     sizes: Mapping[str, int]
-    found: Any = None
+    joint: Any = None
 
     @property
     def _domain(self) -> Any:
@@ -78,7 +78,7 @@ class GraphicalModel:
         """Return the table on some attributes, in counts, shape (n_1, ..., n_k)."""
         if not names:
             return np.asarray(self.table((next(iter(self.sizes)),)).sum())
-        return np.asarray(self.found.project(names).transpose(names).values, dtype=float)
+        return np.asarray(self.joint.project(names).transpose(names).values, dtype=float)
 
     def refitted(self, measured: Noisy) -> GraphicalModel:
         """Return the weighted least-squares fit to the measurements, starting from this model."""
@@ -88,8 +88,8 @@ class GraphicalModel:
             for names, (cells, variance) in measured.items()
         ]
         fit = mbi.estimation.MirrorDescent().estimate
-        fitted = fit(self._domain, measurements, iters=FIT_STEPS, tol=FIT_TOLERANCE, warm_start=self.found)
-        return GraphicalModel(sizes=self.sizes, found=fitted)
+        fitted = fit(self._domain, measurements, iters=FIT_STEPS, tol=FIT_TOLERANCE, warm_start=self.joint)
+        return GraphicalModel(sizes=self.sizes, joint=fitted)
 
     def megabytes(self, sets: Collection[Space]) -> float:
         """Return how large a model of tables on these sets is."""
@@ -178,14 +178,14 @@ def adaptive_tables(
     """
     check_choice("method", method, ADAPTIVE, error=PlanError)
     if budget.law != "gaussian" or budget.neighbours != ADD_REMOVE:
-        raise NotApplicable(f"{method} is known for Gaussian noise, and for neighbours that are there or not.")
+        raise NotApplicable(f"{method} needs Gaussian noise and add/remove neighbours.")
     sets: dict[Space, float] = {}
     for group in workload.groups:
         names = tuple(n for n in workload.schema.names if n in group.attributes and workload.schema[n].size > 1)
         if group.weight > 0.0 and names:
             sets[names] = sets.get(names, 0.0) + group.weight
     if not sets:
-        raise NotApplicable(f"{method} chooses among tables of the workload, which asks for the total alone.")
+        raise NotApplicable(f"{method} selects tables of the workload, which contains only the total.")
     singles = sorted({(name,) for names in sets for name in names})
     search = _Search(
         table=table,

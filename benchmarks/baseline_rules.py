@@ -1,7 +1,7 @@
 """Baselines of the selection rule: separate look and exponential mechanism.
 
-Unlike the shared look, a baseline that chooses between coarse and fine analyses has a cost of its
-own.
+Unlike the shared look, a baseline that chooses between coarse and fine analyses has an additional
+cost.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 1 and 7.2.
 """

@@ -1,10 +1,11 @@
-"""Tuned plans against the bound for all matrix mechanisms: how much any mechanism could gain at most.
+"""Tuned plans compared with the lower bound for all matrix mechanisms.
 
     python -m benchmarks.bounds [--write] [--quick] [--seconds 60]
 
-"plan" is the RMSE of a tuned plan at privacy cost 1, "bound" what no matrix mechanism goes below, whatever it measures.
-Bound and gap are one search, cold, in a process of its own; seconds are of the processor.  "asked" is what the gap was
-aimed to be at most.  Rows that were written stay as they are: move the file away to begin anew.
+"plan" is the RMSE of a tuned plan at privacy cost 1, "bound" a lower bound for every matrix
+mechanism. The bound is searched in a new process without cache; seconds are CPU seconds. "asked" is
+the target for the gap. Existing rows of the file are not computed again; move it away to start
+again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 
 from benchmarks import options
-from benchmarks.kept import Kept
+from benchmarks.row_file import RowFile
 from benchmarks.tuned import cube
 from benchmarks.tuned import rows as tuned_rows
 from engine.analysis import ROWS
@@ -29,8 +30,8 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Workload
 
-# the most that a tuned plan may be above the bound: the first pattern that the name of a workload matches
-ASKED = {
+# targets for the gap of tuned plans, by the first pattern that matches the name of a workload
+TARGETS = {
     r"\[10\]\^40 affine": 0.025,
     r"\[20\]\^40 affine": 0.03,
     r"\[[12]0\]\^40 abs": 0.055,
@@ -58,54 +59,54 @@ def workloads() -> dict[str, Workload]:
 
 
 def measure(name: str, seconds: float, centers: str) -> dict[str, float]:
-    """Search the bound and make a plan, each with its own clock."""
+    """Search the bound and the plan, with separate times."""
     workload = workloads()[name]
     start = time.process_time()
     square = exact_bound(workload) if small_domain(workload) else global_bound(workload, seconds=seconds)
     searched = time.process_time()
-    made = plan(workload, Budget(pcost=1.0), centers=centers)
-    found = made.weighted_rmse
+    result = plan(workload, Budget(pcost=1.0), centers=centers)
+    rmse = result.weighted_rmse
     return {
         "bound": math.sqrt(square / workload.queries),
-        "plan": found,
+        "plan": rmse,
         "bound_seconds": searched - start,
         "plan_seconds": time.process_time() - searched,
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print one row a workload."""
+    """Print one row per workload."""
     parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="uniform plans where a tuned one takes minutes")
     parser.add_argument("--seconds", type=float, default=60.0, help="what one search may take")
     parser.add_argument("--only", help="rows whose name has this text")
     parser.add_argument("--row", help=argparse.SUPPRESS)  # one row as JSON, in the child process
-    given = parser.parse_args(arguments)
-    if given.row is not None:
-        name, centers = given.row.rsplit("|", 1)
-        print(json.dumps(measure(name, given.seconds, centers)))
+    args = parser.parse_args(arguments)
+    if args.row is not None:
+        name, centers = args.row.rsplit("|", 1)
+        print(json.dumps(measure(name, args.seconds, centers)))
         return 0
     head = (
         f"{'workload':<34}{'split':>9}{'plan':>11}{'bound':>11}{'gap':>9}{'asked':>8}{'met':>5}"
         f"{'bound s':>9}{'plan s':>9}"
     )
-    kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)
+    output = RowFile(head, Path(__file__).with_suffix(".txt") if args.write else None)
     for name, workload in workloads().items():
         joint = any(len(p.axes) > 1 for g in workload.groups for p in g.parts)
-        slow = given.quick and name.startswith(SLOW) and joint
+        slow = args.quick and name.startswith(SLOW) and joint
         centers = "uniform" if slow else "tuned"
         begin = f"{name:<34}{centers:>9}"
-        if (given.only and given.only not in name) or kept.has(begin):
+        if (args.only and args.only not in name) or output.has(begin):
             continue
         command = [sys.executable, "-m", "benchmarks.bounds", "--row", f"{name}|{centers}"]
-        command += ["--seconds", str(given.seconds)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        gap = found["plan"] / found["bound"] - 1.0
-        most = next((share for pattern, share in ASKED.items() if re.match(pattern, name)), math.inf)
-        asked, met = ("", "") if math.isinf(most) else (f"{most:.1%}", "yes" if gap <= most else "no")
-        kept.add(
-            f"{begin}{found['plan']:>11.4f}{found['bound']:>11.4f}{gap:>9.3%}{asked:>8}{met:>5}"
-            f"{found['bound_seconds']:>9.2f}{found['plan_seconds']:>9.2f}"
+        command += ["--seconds", str(args.seconds)]
+        figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        gap = figures["plan"] / figures["bound"] - 1.0
+        most = next((share for pattern, share in TARGETS.items() if re.match(pattern, name)), math.inf)
+        limit, met = ("", "") if math.isinf(most) else (f"{most:.1%}", "yes" if gap <= most else "no")
+        output.add(
+            f"{begin}{figures['plan']:>11.4f}{figures['bound']:>11.4f}{gap:>9.3%}{limit:>8}{met:>5}"
+            f"{figures['bound_seconds']:>9.2f}{figures['plan_seconds']:>9.2f}"
         )
     return 0
 

@@ -1,17 +1,19 @@
-"""Classic strategies and level selection beside their published numbers.
+"""Classic strategies and level selection, compared with published numbers.
 
     python -m benchmarks.classic_strategies            print the table
     python -m benchmarks.classic_strategies --write    print it and write benchmarks/classic_strategies.txt
     python -m benchmarks.classic_strategies --quick    leave out level selection on 1,024 cells
 
-Example 3.1 and figure 3 of Li and Miklau: total errors over the singular value bound.  The example prints the bound
-of AllRange(1024) as 5.32e6, figure 3 divides by 6.40e6 (wavelet 1.53, hierarchical 1.78), which is also the bound in
-table 5 of HDMM; both readings are shown.  Tables 4 to 7 of HDMM: RMSE at epsilon 1, with delta 1e-6 for Gaussian noise.
-Domains of 4,096 cells are left out to keep the run short, and so is the census workload, which is not printed there.
+Example 3.1 and figure 3 of Li and Miklau: total errors over the singular value bound. The example
+prints the bound of AllRange(1024) as 5.32e6, figure 3 divides by 6.40e6 (wavelet 1.53, hierarchical
+1.78), which is also the bound in table 5 of HDMM; both readings are shown. Tables 4 to 7 of HDMM:
+RMSE at epsilon 1, with delta 1e-6 for Gaussian noise. Domains of 4,096 cells are left out to keep
+the run short, and so is the census workload, which is not printed there.
 
-HB and GreedyH under Gaussian noise were published with the tree that suits Laplace noise; "for Gaussian" is the tree
-chosen for the noise that is used.  "patient" level selection tries one more level after one that does not pay, where
-the paper stops.  The permutation of "permuted" is random, so its rows agree only roughly.
+HB and GreedyH under Gaussian noise were published with the tree that suits Laplace noise; "for
+Gaussian" is the tree chosen for the noise that is used. "patient" level selection tries one more
+level after one that does not pay, where the paper stops. The permutation of "permuted" is random,
+so its rows agree only roughly.
 """
 
 import itertools
@@ -132,7 +134,7 @@ def marginals() -> Iterator[Line]:
     yield "2-way (2, 5, 50, 100)", "workload, least squares", 206_964, marginals_error(small, pairs, pairs, "laplace")
     yield "2-way (2, 5, 50, 100)", "identity", 300_000, marginals_error(small, pairs, [(0, 1, 2, 3)], "laplace")
     few = [axes for k in range(13) for axes in itertools.combinations(range(12), k)]
-    asked = {
+    workloads = {
         "CPS all marginals": (CPS, [a for k in range(6) for a in itertools.combinations(range(5), k)]),
         "Adult <=3-way marginals": (ADULT, [a for k in range(4) for a in itertools.combinations(range(14), k)]),
         "Loans small marginals": (LOANS, [a for a in few if math.prod(LOANS[i] for i in a) < 5000]),
@@ -142,7 +144,7 @@ def marginals() -> Iterator[Line]:
         "Adult <=3-way marginals": ((5352117.26, 664.68, 494.06, 15.08), (15988375.02, 91.59, 77.36, 45.06)),
         "Loans small marginals": ((3330650.46, 265.87, 113.98, 11.61), (9949649.11, 57.92, 37.37, 34.67)),
     }
-    for (name, (sizes, sets)), k in itertools.product(asked.items(), (0, 1)):
+    for (name, (sizes, sets)), k in itertools.product(workloads.items(), (0, 1)):
         noise, paper = ("laplace", "gaussian")[k], printed[name][k]
         count, unit = sum(math.prod(sizes[i] for i in axes) for axes in sets), scale(("laplace", "gaussian")[k])
         published = data_cube(sizes, sets, noise, limit=len(sets))
@@ -244,33 +246,33 @@ def ranges(quick: bool) -> Iterator[Line]:
             ("AllRange(1024) / bound", line, (1024,), 60, 1.26),
             ("AllRange(32, 32) / bound", grid, (32, 32), 100, 1.08),
         ):
-            published, patient = selected(gram, sizes, levels)
+            published, patient = select_levels(gram, sizes, levels)
             yield words, "level selection", printed, published
             yield words, f"patient, {levels} levels", printed, patient
 
 
-def selected(gram: np.ndarray, sizes: tuple[int, ...], levels: int) -> tuple[float, float]:
+def select_levels(gram: np.ndarray, sizes: tuple[int, ...], levels: int) -> tuple[float, float]:
     """Return error over bound of level selection where the paper stops, and with one more level tried after that."""
     gaps: list[float] = []
     patient = replace(PUBLISHED, patience=1, levels=levels, watch=lambda _, gap: gaps.append(gap))
-    found = level_selection(gram, sizes, patient)
+    selection = level_selection(gram, sizes, patient)
     # one search shows both: up to the first level that does not pay they are the same
     stop = next((gap for gap, after in itertools.pairwise(gaps) if after == gap), gaps[-1])
-    return (1.0 + stop) ** 2, found.error / found.bound
+    return (1.0 + stop) ** 2, selection.error / selection.bound
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Print the table; a ratio above 1 is a larger error than the published one."""
     parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="leave out level selection on 1,024 cells")
-    given = parser.parse_args(arguments)
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args(arguments)
+    with table(__file__, write=args.write) as show:
         show(HEAD)
         tables: tuple[Callable[[], Iterator[Line]], ...] = (
             one_attribute,
             marginals,
             prefix_marginals,
-            lambda: ranges(given.quick),
+            lambda: ranges(args.quick),
         )
         for make in tables:
             for workload, strategy, paper, ours in make():

@@ -1,9 +1,9 @@
-"""Records in parts on many machines: a cluster of Spark beside counted files, and what ten billion rows would take.
+"""Counting in parts: Spark cluster, counted files, extrapolation to ten billion rows.
 
     python -m benchmarks.cluster              2e6 records of 10 attributes in 8 files, in about two minutes
 
-Spark runs on this machine as a cluster: a master and two workers with one core each, in processes of their own.  What
-is said of ten billion rows is computed from what was measured, and not measured.  pyspark and Java must be there.
+Spark runs on this machine as a cluster of a master and two worker processes with one core each.
+Figures for ten billion rows are extrapolated from measurements. pyspark and Java must be installed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,17 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks import options, own_process, table
-from benchmarks.counting import QUICK, SHARDS, agree, digest, here, in_shards, schema_of, write_records
+from benchmarks import options, run_in_new_process, table
+from benchmarks.counting import (
+    QUICK,
+    SHARDS,
+    check_equal,
+    count_here,
+    count_in_shards,
+    digest,
+    schema_of,
+    write_records,
+)
 from engine.records import count_marginals
 
 WORKERS, WORKER_MEGABYTES = 2, 1024
@@ -32,8 +41,8 @@ SETTINGS = {
 MANY_ROWS, SHARD_ROWS, CORES, MACHINES = 10**10, 10**8, 100, 50
 
 
-def on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
-    """All tables of two attributes of the parquet files in a folder, counted by a cluster of Spark: figures; digest."""
+def count_on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
+    """Count all two-way tables of the parquet files on Spark; return figures and digest."""
     import pyspark
     from pyspark.sql import SparkSession
 
@@ -42,10 +51,10 @@ def on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # the workers are started from there
     moved, ask = [0], grouped.spark_answer
 
-    def noted(expression: Any) -> Any:
-        found = ask(expression)
-        moved[0] += found.nbytes
-        return found
+    def record_transfer(expression: Any) -> Any:
+        table = ask(expression)
+        moved[0] += table.nbytes
+        return table
 
     schema = schema_of(columns)
     builder = SparkSession.builder.master(f"local-cluster[{WORKERS},1,{WORKER_MEGABYTES}]")
@@ -56,11 +65,11 @@ def on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
         session.sparkContext.setLogLevel("OFF")
         try:
             frame, seconds = session.read.parquet(str(folder / "*.parquet")), []
-            with mock.patch.object(grouped, "spark_answer", noted):
+            with mock.patch.object(grouped, "spark_answer", record_transfer):
                 for _ in range(2):  # the first time, workers load their programs
-                    moved[0], begun = 0, time.perf_counter()
-                    found = count_marginals(frame, schema, itertools.combinations(schema, 2))
-                    seconds.append(time.perf_counter() - begun)
+                    moved[0], start = 0, time.perf_counter()
+                    counts = count_marginals(frame, schema, itertools.combinations(schema, 2))
+                    seconds.append(time.perf_counter() - start)
             workers = session.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # without the driver
         finally:
             session.stop()
@@ -70,13 +79,13 @@ def on_spark(folder: Path, columns: int) -> tuple[dict[str, float], str]:
         "again, s": seconds[1],
         "what travels from the workers, MB": moved[0] / 1e6,
     }
-    return figures, digest(found.values())
+    return figures, digest(counts.values())
 
 
-def on_paper(rows: int, spark: dict[str, float], parts: dict[str, float]) -> dict[str, float]:
-    """What ten billion rows would take, from the figures of so many: time by rows, bytes and merging by shards.
+def extrapolate(rows: int, spark: dict[str, float], parts: dict[str, float]) -> dict[str, float]:
+    """Extrapolate to ten billion rows: time by rows, bytes and merging by shards.
 
-    Times hold what it takes to begin, too, which more rows would share: they are rather too long than too short.
+    The times include start-up, which does not grow with the rows, so they are upper estimates.
     """
     shards = MANY_ROWS // SHARD_ROWS
     there, files = rows / spark["again, s"] / WORKERS, rows / parts["all parts, s"]
@@ -92,23 +101,23 @@ def on_paper(rows: int, spark: dict[str, float], parts: dict[str, float]) -> dic
 
 
 def main() -> None:
-    """Print one row a figure."""
+    """Print one row per figure."""
     parser = options(__file__, __doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--columns", type=int, default=10)
     parser.add_argument("--quick", action="store_true", help="20,000 records, to see that everything works")
-    given = parser.parse_args()
-    rows, columns = QUICK if given.quick else given.rows, given.columns
-    with table(__file__, write=given.write) as show, tempfile.TemporaryDirectory() as name:
-        parts, whole = Path(name) / "parts", Path(name) / "records.parquet"
+    args = parser.parse_args()
+    rows, columns = QUICK if args.quick else args.rows, args.columns
+    with table(__file__, write=args.write) as show, tempfile.TemporaryDirectory() as name:
+        parts, all_records = Path(name) / "parts", Path(name) / "records.parquet"
         parts.mkdir()
         show(f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}", "")
-        write_records(whole, rows, columns)
-        seconds, _, true = own_process(here, whole, columns, 2)
-        by_files, found = in_shards(parts, whole, columns)
-        agree("the sum of the parts", found, true)
-        by_spark, found = own_process(on_spark, parts, columns)
-        agree("Spark", found, true)
+        write_records(all_records, rows, columns)
+        seconds, _, true = run_in_new_process(count_here, all_records, columns, 2)
+        by_files, counts_digest = count_in_shards(parts, all_records, columns)
+        check_equal("the sum of the parts", counts_digest, true)
+        by_spark, counts_digest = run_in_new_process(count_on_spark, parts, columns)
+        check_equal("Spark", counts_digest, true)
         if by_spark["workers"] != WORKERS:
             raise RuntimeError(f"Spark has {by_spark['workers']} workers and not {WORKERS}; start the command again")
         show(f"{rows:,} x {columns}, {columns * (columns - 1) // 2} two-way tables, {rows * columns * 8 / 1e6:,.0f} MB")
@@ -116,7 +125,7 @@ def main() -> None:
             "one file, one process": {"seconds": seconds},
             f"Spark, {SHARDS} files": by_spark,
             f"count and counts merge, {SHARDS} files": by_files,
-            f"on paper, {MANY_ROWS:,} rows": on_paper(rows, by_spark, by_files),
+            f"on paper, {MANY_ROWS:,} rows": extrapolate(rows, by_spark, by_files),
         }
         for title, figures in sections.items():
             show("", title)

@@ -1,13 +1,13 @@
-"""The published numbers of the common mechanism beside ours.
+"""Published numbers of the common mechanism, compared with ours.
 
     python -m benchmarks.common_mechanism                   shares saved; tables 2-4 and 7 on simulated populations
     python -m benchmarks.common_mechanism --data FILE.npz   also tables 5 and 6, on the Brazil counts of the paper
-    python -m benchmarks.common_mechanism --write           the same, kept in benchmarks/common_mechanism.txt
+    python -m benchmarks.common_mechanism --write           the same, saved in benchmarks/common_mechanism.txt
 
-FILE holds an array `counts`, one row per state and occupation, one column per cell of age 101 x sex 2.  The census
-tables behind tables 2-4 and 7 are not at hand: `demo_data.make_populations` simulates some of their shape, so that
-there the shares of choices are not the paper's, while what is asked of a rule is.  Choices are simulated with ordinary
-floating-point noise; nothing here is a release.
+FILE contains an array `counts`, one row per state and occupation, one column per cell of age 101 x
+sex 2. The census tables behind tables 2-4 and 7 are not available: `demo_data.make_populations`
+simulates tables of the same shape, so shares of choices differ from the paper. Choices are
+simulated with floating-point noise; nothing here is a release.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 7.
 """
@@ -105,17 +105,17 @@ OUTPUT = Path(__file__).with_suffix(".txt")
 def ways(sizes: tuple[int, ...], k: int, *, pcost: float = 1.0) -> LinearMechanism:
     """All k-way marginals with equal independent noise."""
     tables = []
-    for kept in itertools.combinations(range(len(sizes)), k):
+    for axes in itertools.combinations(range(len(sizes)), k):
         rows = np.ones((1, 1))
         for i, size in enumerate(sizes):
-            rows = np.kron(rows, np.eye(size) if i in kept else np.ones((1, size)))
+            rows = np.kron(rows, np.eye(size) if i in axes else np.ones((1, size)))
         tables.append(rows)
     B = np.vstack(tables)
     return LinearMechanism(B, np.eye(len(B)) * len(tables) / pcost)
 
 
 def savings() -> None:
-    """The shares that depend on the queries alone, and what the cheapest look of equal variances would cost."""
+    """Saved shares of the budget, and the cost of the cheapest look of equal variances."""
     print(f"{'% of the budget saved':<38}{'paper':>9}{'ours':>9}{'cheapest equal look (proven bound)':>37}")
     for name, (sizes, coarse, fine, printed) in SAVED.items():
         both = CommonMechanism(ways(sizes, coarse), ways(sizes, fine))
@@ -175,7 +175,7 @@ def accuracy(counts: np.ndarray, *, repeats: int, seed: int) -> None:
 
 
 def rivals(counts: np.ndarray, *, repeats: int, seed: int) -> None:
-    """Other ways to choose at rho 2, x 0.3, y 3, and what they cost beyond the chosen analysis."""
+    """Baseline choices at rho 2, x 0.3, y 3, and their cost in addition to the analysis."""
     random = np.random.default_rng(seed)
     both, rule = brazil_rule(2, 0.3, 3)
     coarse, budget = both.mechanisms[0], both.mechanisms[0].pcost
@@ -198,10 +198,12 @@ def rivals(counts: np.ndarray, *, repeats: int, seed: int) -> None:
     below = np.r_[0, np.cumsum(~right[order])] + np.r_[right.sum(), right.sum() - np.cumsum(right[order])]
     possible = np.r_[True, np.diff(totals[order]) > 0, True]  # a threshold cannot part equal totals
     line("threshold on the exact total, tuned (not private)", float(below[possible].max() / len(counts)), 0.0)
-    stand_out = (exact / rule.errors["fine"] >= rule.snr).sum(axis=1) - rule.share * exact.shape[1]
+    excess_cells = (exact / rule.errors["fine"] >= rule.snr).sum(axis=1) - rule.share * exact.shape[1]
     for cost in (0.01, 0.1, reserved.pcost / budget):
-        # one record is in two marginal cells, so it moves the number that stand out by 2 at most
-        law = exponential_probabilities(np.stack([-stand_out, stand_out], axis=1), sensitivity=2, pcost=cost * budget)
+        # one record is in two marginal cells, so it changes the number of exceeding cells by at most 2
+        law = exponential_probabilities(
+            np.stack([-excess_cells, excess_cells], axis=1), sensitivity=2, pcost=cost * budget
+        )
         line("exponential mechanism", float(np.mean(np.where(right, law[:, 1], law[:, 0]))), cost)
     line("always the more frequent choice", float(max(np.mean(right), np.mean(~right))), 0.0)
 
@@ -234,17 +236,17 @@ def races(*, blocks: int, seed: int) -> None:
                 rule.errors["fine"] = np.full(len(coarse.B), one_table(ways_, pcost=2 * rho))
             right = rule.fine_enough(counts @ coarse.B.T)
             ours = 100 * float(np.mean(rule.fine_enough(noisy(both.common, counts, random) @ rule.map.T) == right))
-            usual = 100 * float(max(np.mean(right), np.mean(~right)))
-            above += ours > usual
+            majority = 100 * float(max(np.mean(right), np.mean(~right)))
+            above += ours > majority
             print(
                 f"{rho:<10.5g}{share:<6}{snr:<6}{printed_coarse:>11.2f}{100 * np.mean(~right):>8.2f}"
-                f"{printed:>15.2f}{ours:>8.2f}{usual:>22.2f}"
+                f"{printed:>15.2f}{ours:>8.2f}{majority:>22.2f}"
             )
         print(f"{above} of {len(rows)} rows above the more frequent choice")
 
 
 def tracts(*, count: int, seed: int) -> None:
-    """Table 7 on simulated tracts: one decision after the other, each from all that was looked at so far."""
+    """Table 7 on simulated tracts: successive decisions, each from all looks so far."""
     random, counts = np.random.default_rng(seed), age_tracts(count, seed).astype(np.float64)
     print(f"\ntable 7, {count:,} SIMULATED tracts; x 0.5, y 20")
     print(f"{'rho':<10}{'% Total, Age4, Age9, Age23':>34}{'% right paper':>15}{'ours':>8}{'by frequency':>14}"
@@ -290,7 +292,7 @@ def look_costs(chain: NestedChain) -> list[float]:
 
 
 def plans() -> None:
-    """Whole plans of Adult: the look that they share, found space by space."""
+    """Plans of Adult and their common look, computed per residual space."""
     adult = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
     options = {k: plan(Workload.all_ways(adult, ways=k), Budget(pcost=1.0)) for k in (1, 2, 3)}
     print(f"\n{'plans of Adult, 14 attributes':<38}{'spaces shared':>14}{'% shared':>10}{'largest':>9}")
@@ -300,7 +302,7 @@ def plans() -> None:
         print(f"{name:<38}{len(both.look.blocks):>14}{100 * both.saved:>10.2f}{'yes' if both.maximal else 'no':>9}")
 
 
-class Twice:
+class Tee:
     """Writes what is printed to the screen and to a file."""
 
     def __init__(self, *files: TextIO) -> None:
@@ -325,7 +327,7 @@ def main() -> None:
     with ExitStack() as stack:
         if options.write:
             file = stack.enter_context(open(OUTPUT, "w", encoding="utf-8"))
-            stack.enter_context(redirect_stdout(Twice(sys.stdout, file)))  # type: ignore[type-var]
+            stack.enter_context(redirect_stdout(Tee(sys.stdout, file)))  # type: ignore[type-var]
         _run(options)
 
 

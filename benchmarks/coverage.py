@@ -1,12 +1,13 @@
-"""Coverage of the intervals of published tables, by rehearsals on records that are known.
+"""Coverage of the intervals of published tables, by simulation on public records.
 
     python -m benchmarks.coverage                              the public survey of the demos
     python -m benchmarks.coverage --adult adult.csv --domain adult-domain.json
 
-Counted are cells of the tables of one and of two attributes whose published number is above 10; `half` is how far
-their 95% intervals reach, beside those of the unbiased answers. `from` and `to` are the seeds of rehearsals: they are
-kept in batches, so that a run that was broken off goes on, and a last row has what all batches have together. One rho
-for all: 0.000198, 0.01656 and 1.1825 for epsilon 0.1, 1 and 10 at delta 1e-9.
+The cells are those of one-way and two-way tables whose published number is above 10; `half` is the
+half-width of their 95% intervals, next to that of the unbiased answers. `from` and `to` are the
+seeds of rehearsals: batches are saved, so that an interrupted run resumes, and a last row has all
+batches together. All rows of an epsilon have the same rho: 0.000198, 0.01656 and 1.1825 for epsilon
+0.1, 1 and 10 at delta 1e-9.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.kept import Kept
 from benchmarks.published_tables import RHO, table_options, tables
+from benchmarks.row_file import RowFile
 from engine._arrays import Array
 from engine.mechanisms import plan
 from engine.postprocess.uncertainty import DRAWS, simulate_measurement
@@ -39,66 +40,71 @@ def coverage(
     begin: int = 0,
     draws: int = DRAWS,
 ) -> dict[int, dict[str, float]]:
-    """Return how often intervals of cells above 10 hold the numbers of exact tables, and how wide they are in counts.
+    """Return coverage and half-widths, in counts, of intervals of cells above 10.
 
     ``exact`` gives the exact table on some attributes, of shape (n_1, ..., n_k); figures are by numbers of attributes.
     Rehearsals have the seeds from ``begin`` on.
     """
-    made = plan(workload, budget, mechanism="residualplanner")
+    result = plan(workload, budget, mechanism="residualplanner")
     sums = {len(g.attributes): np.zeros(4) for g in workload.groups}
     for seed in range(begin, begin + rehearsals):
-        published = simulate_measurement(made, exact, np.random.default_rng(seed)).publish()
+        published = simulate_measurement(result, exact, np.random.default_rng(seed)).publish()
         if published.total <= 0.0:
             continue
-        found = published.uncertainty(draws=draws)
+        uncertainty = published.uncertainty(draws=draws)
         for number, group in enumerate(workload.groups):
-            told = published.table(group.attributes)
-            half = found.reach(CONFIDENCE) * found.table_errors(group.attributes)
-            unbiased = 1.96 * np.sqrt(made.variances(number).reshape(told.shape))
-            held = np.abs(told - exact(group.attributes)) <= half
-            figures = np.stack([held, half, unbiased, np.ones_like(told)])
-            sums[len(group.attributes)] += figures[:, told > ABOVE].sum(axis=1)
+            values = published.table(group.attributes)
+            half = uncertainty.reach(CONFIDENCE) * uncertainty.table_errors(group.attributes)
+            unbiased = 1.96 * np.sqrt(result.variances(number).reshape(values.shape))
+            held = np.abs(values - exact(group.attributes)) <= half
+            figures = np.stack([held, half, unbiased, np.ones_like(values)])
+            sums[len(group.attributes)] += figures[:, values > ABOVE].sum(axis=1)
     out = {}
-    for order, (covered, reach, beside, cells) in sums.items():
+    for order, (covered, reach, unbiased_reach, cells) in sums.items():
         each = max(cells, 1.0)
-        out[order] = {"covered": covered / each, "half": reach / each, "unbiased half": beside / each, "cells": cells}
+        out[order] = {
+            "covered": covered / each,
+            "half": reach / each,
+            "unbiased half": unbiased_reach / each,
+            "cells": cells,
+        }
     return out
 
 
 def main() -> None:
-    """Print one row a table and budget."""
+    """Print one row per table and budget."""
     parser = table_options(__file__, __doc__)
     parser.add_argument("--rehearsals", type=int, default=200, help="a row")
     parser.add_argument("--draws", type=int, default=DRAWS, help="of the bootstrap")
     parser.add_argument("--epsilon", nargs="+", type=float, choices=list(RHO), help="budgets")
-    given = parser.parse_args(namespace=argparse.Namespace(full=False))
+    args = parser.parse_args(namespace=argparse.Namespace(full=False))
     figures = f"{'covered':>8} {'half':>8} {'unbiased':>9} {'cells':>9} {'cpu s':>8}"
     head = f"{'tables':12} {'epsilon':>8} {'ways':>4} {'from':>5} {'to':>5} {figures}"
-    kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)
-    for name, records, schema, ways in tables(given):
-        if max(ways) > 2 or (given.only and name not in given.only):
+    output = RowFile(head, Path(__file__).with_suffix(".txt") if args.write else None)
+    for name, records, schema, ways in tables(args):
+        if max(ways) > 2 or (args.only and name not in args.only):
             continue
         workload = Workload.all_ways(schema, ways, family="marginal")
         exact = count_marginals(records, schema, [(), *(g.attributes for g in workload.groups)])
-        for epsilon in given.epsilon or RHO:
-            asked = f"{name:12} {epsilon:8g}"
-            for begin in range(0, given.rehearsals, BATCH):
-                seeds = f"{begin:5} {min(begin + BATCH, given.rehearsals) - 1:5}"
-                if all(kept.has(f"{asked} {order:4} {seeds}") for order in ways):
+        for epsilon in args.epsilon or RHO:
+            row = f"{name:12} {epsilon:8g}"
+            for begin in range(0, args.rehearsals, BATCH):
+                seeds = f"{begin:5} {min(begin + BATCH, args.rehearsals) - 1:5}"
+                if all(output.has(f"{row} {order:4} {seeds}") for order in ways):
                     continue
-                begun = time.process_time()
-                found = coverage(
+                start = time.process_time()
+                figures_by_order = coverage(
                     workload,
                     Budget.zcdp(RHO[epsilon]),
                     lambda names, exact=exact: exact[tuple(names)].astype(float),
-                    rehearsals=min(BATCH, given.rehearsals - begin),
+                    rehearsals=min(BATCH, args.rehearsals - begin),
                     begin=begin,
-                    draws=given.draws,
+                    draws=args.draws,
                 )
-                for order, r in found.items():
-                    kept.add(f"{asked} {order:4} {seeds} {_figures(list(r.values()), time.process_time() - begun)}")
+                for order, r in figures_by_order.items():
+                    output.add(f"{row} {order:4} {seeds} {_figures(list(r.values()), time.process_time() - start)}")
             for order in ways:
-                _together(kept, f"{asked} {order:4}", given.rehearsals)
+                _together(output, f"{row} {order:4}", args.rehearsals)
 
 
 def _figures(means: list[float], seconds: float) -> str:
@@ -106,14 +112,14 @@ def _figures(means: list[float], seconds: float) -> str:
     return f"{covered:8.4f} {half:8.2f} {unbiased:9.2f} {cells:9.0f} {seconds:8.1f}"
 
 
-def _together(kept: Kept, row: str, rehearsals: int) -> None:
-    """Add the row of all batches, weighed by their cells."""
+def _together(output: RowFile, row: str, rehearsals: int) -> None:
+    """Add the row of all batches, weighted by their cells."""
     seeds = f"{0:5} {rehearsals - 1:5}"
-    if kept.has(f"{row} {seeds}"):
+    if output.has(f"{row} {seeds}"):
         return
-    batches = np.array([line.removeprefix(row).split()[2:] for line in kept.rows if line.startswith(row)], float)
+    batches = np.array([line.removeprefix(row).split()[2:] for line in output.rows if line.startswith(row)], float)
     means = np.average(batches[:, :3], axis=0, weights=np.maximum(batches[:, 3], 1e-9))
-    kept.add(f"{row} {seeds} {_figures([*means, batches[:, 3].sum()], batches[:, 4].sum())}")
+    output.add(f"{row} {seeds} {_figures([*means, batches[:, 3].sum()], batches[:, 4].sum())}")
 
 
 if __name__ == "__main__":

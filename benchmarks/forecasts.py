@@ -1,13 +1,14 @@
-"""Forecasts of time and memory beside what planning took, on 20 workloads; right means within a factor of 2.
+"""Forecasts of time and memory, compared with planning; right is within a factor of 2.
 
     python -m benchmarks.forecasts [--write] [--only WORDS]
 
-The second table has 28 more.  Rates of searches on pairs were fitted to mixed workloads of 10 to 50 cells, those of
-HDMM to eleven workloads of its own, three of which stand in the second table: Loans, Adult 1-way and CPS.
+The first table has 20 workloads, the second 28. Rates of searches on pairs were fitted to mixed
+workloads of 10 to 50 cells, those of HDMM to eleven workloads, three of which are in the second
+table: Loans, Adult 1-way and CPS.
 
-Every plan is made in a process of its own, on one core and cold; seconds are of the processor, memory is all that
-the process took.  Below a tenth of a second and 50 MB nobody waits or runs out, and what is left is noise:
-both are then taken for that much.
+Every plan is computed in a new process on one core without cache; seconds are CPU seconds, memory
+is the peak of the process. Smaller figures than 0.1 seconds and 50 MB are mostly noise and are
+raised to these values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import demo_data
-from benchmarks import one_thread, options, own_process, peak_megabytes, table
+from benchmarks import one_thread, options, peak_megabytes, run_in_new_process, table
 from benchmarks.random_limits import draw
 from benchmarks.scale import mixed
 from benchmarks.tuned import cube, joint
@@ -101,32 +102,32 @@ FURTHER: dict[str, tuple[Callable[[], Workload], dict[str, Any]]] = {
 def _measure(name: str) -> tuple[float, float, float, float]:
     plan(Workload(cube(3, 1)).add("x0"), Budget(pcost=1.0), cache=False, workers=1)
     make, chosen = (ROWS | FURTHER)[name]
-    asked = make()
-    expected = forecast(asked, **chosen)
+    workload = make()
+    expected = forecast(workload, **chosen)
     started = time.process_time()
-    plan(asked, Budget(pcost=1.0), cache=False, workers=1, **chosen)
+    plan(workload, Budget(pcost=1.0), cache=False, workers=1, **chosen)
     return expected.seconds, time.process_time() - started, expected.memory, peak_megabytes() * 2**20
 
 
 def main() -> None:
-    """Print a row a workload, and how many forecasts of time and of memory are right."""
+    """Print one row per workload and the number of right forecasts."""
     parser = options(__file__, __doc__)
     parser.add_argument("--only", help="rows whose name holds these words")
-    given = parser.parse_args()
+    args = parser.parse_args()
     one_thread()
-    with table(__file__, write=given.write) as show:
+    with table(__file__, write=args.write) as show:
         for rows in (ROWS, FURTHER):
-            names = [name for name in rows if given.only is None or given.only in name]
+            names = [name for name in rows if args.only is None or args.only in name]
             if not names:
                 continue
             show(HEAD)
-            right = np.sum([_shown(name, show) for name in names], axis=0)
+            right = np.sum([_show_row(name, show) for name in names], axis=0)
             show(f"within a factor of 2: time {right[0]} and memory {right[1]} of {len(names)}")
 
 
-def _shown(name: str, show: Callable[..., None]) -> list[bool]:
+def _show_row(name: str, show: Callable[..., None]) -> list[bool]:
     """Print one row; return whether the forecasts of its time and of its memory are right."""
-    said, took, bytes_said, bytes_took = own_process(_measure, name)
+    said, took, bytes_said, bytes_took = run_in_new_process(_measure, name)
     ratios = [
         max(said, LEAST_SECONDS) / max(took, LEAST_SECONDS),
         max(bytes_said, LEAST_BYTES) / max(bytes_took, LEAST_BYTES),

@@ -1,6 +1,6 @@
-"""The general rule between analyses, on matrices and on plans of small domains, by tables that agree with a look.
+"""General selection rule on matrices and on plans of small domains.
 
-The engine's pages use the nested rule; this one stands here because only benchmarks and tests need it.
+The app uses the nested rule; only benchmarks and tests use this one.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, section 6.1.
 """
@@ -23,7 +23,7 @@ from engine.plans import Block
 from engine.release import Measurement
 from engine.workload import Group, Schema
 
-MOST_CELLS = 2_000  # of the whole domain, for the general rule
+MOST_CELLS = 2_000  # of the full domain
 MOST_ENTRIES = 20_000_000  # queries times cells, for the general rule
 
 
@@ -38,11 +38,11 @@ def spread_of_mechanisms(
     radius: float = 2.0,
     max_records: float | None = None,
 ) -> Decision:
-    """Choose by how far the answers of each analysis can still vary, against the noise it would add.
+    """Choose by the remaining variation of each analysis, relative to its noise.
 
-    For each analysis, `draws` nonnegative tables that agree with the look are found by linear programs with random
-    objectives.  Signal is the total variance of its answers over them; the largest ratio to the noise wins, and below 1
-    for all, nothing would be learned.
+    For each analysis, linear programs with random objectives return `draws` nonnegative tables that
+    agree with the look. Signal is the total variance of its answers over them; the analysis with the
+    largest ratio to the noise is chosen, and none if all ratios are below 1.
 
     Parameters
     ----------
@@ -53,11 +53,11 @@ def spread_of_mechanisms(
         close, the closest distance is used and `shares["radius"]` shows it.
     max_records : public cap on the number of records; needed when the look says nothing about some cells.
 
-    Raises: PlanError if there are no draws, or the look leaves the tables unbounded and no cap is given.
+    Raises: PlanError if there are no draws, or the look leaves the tables unbounded and there is no cap.
     Source: section 6.1, equation 2.
     """
     if draws < 2 or len(queries) < 2:
-        raise PlanError(f"{draws} draws and {len(queries)} analyses were given; at least two of each are needed.")
+        raise PlanError(f"{draws} draws and {len(queries)} analyses; at least two of each are needed.")
     polytope = _Tables(look=look, answers=np.asarray(answers, float), max_records=max_records)
     reach = max(radius, polytope.closest() * (1 + 1e-9) + 1e-9)
     random = np.random.default_rng(seed)
@@ -86,31 +86,31 @@ def spread_of_plans(
     radius: float = 2.0,
     max_records: float | None = None,
 ) -> Decision:
-    """Choose by how far the answers of each option can still vary after a look, against its noise.
+    """Choose by the remaining variation of each option after a look, relative to its noise.
 
     Signal and noise of an option are the total variances of its workload's queries; see `spread_of_mechanisms`.
 
     Raises
     ------
-    NotApplicable : the domain, or what is asked on it, is too large to look for tables; the message says by how much.
+    NotApplicable : the domain or the workload is too large; the message has the sizes.
 
     Source: section 6.1, equation 2.
     """
     cells = common.look.schema.size
     if common.following is not None:
         raise NotApplicable("The general rule compares analyses; in a chain of choices use the nested rule.")
-    asked = max(p.workload.queries for p in common.options)
-    if cells > MOST_CELLS or asked * cells > MOST_ENTRIES:
+    queries_in_all = max(p.workload.queries for p in common.options)
+    if cells > MOST_CELLS or queries_in_all * cells > MOST_ENTRIES:
         raise NotApplicable(
-            f"The general rule looks for tables on the whole domain of {cells:,} cells with {asked:,} queries; it can "
-            f"do {MOST_CELLS:,} cells, and {MOST_ENTRIES:,} cells times queries. Use the nested rule."
+            f"The general rule needs the full domain of {cells:,} cells with {queries_in_all:,} queries; it is "
+            f"limited to {MOST_CELLS:,} cells, and {MOST_ENTRIES:,} cells times queries. Use the nested rule."
         )
     blocks = common.look.blocks
     rows = np.concatenate([domain_rows(common.look.schema, s, b) / b.noise for s, b in blocks.items()])
     answers = np.concatenate([looked.answers_on_grid[s].ravel() * (b.grid / b.noise) for s, b in blocks.items()])
     queries = [np.concatenate([rows_of_group(p.schema, g) for g in p.workload.groups]) for p in common.options]
     noise = [p.rmse**2 * p.workload.queries for p in common.options]
-    found = spread_of_mechanisms(
+    decision = spread_of_mechanisms(
         look=LinearMechanism(rows),
         queries=queries,
         noise=noise,
@@ -120,11 +120,11 @@ def spread_of_plans(
         radius=radius,
         max_records=max_records,
     )
-    shares = {common.names[i]: found.shares[f"analysis {i + 1}"] for i in range(len(common.names))}
-    sentence = found.sentence
+    shares = {common.names[i]: decision.shares[f"analysis {i + 1}"] for i in range(len(common.names))}
+    sentence = decision.sentence
     for i in reversed(range(len(common.names))):
         sentence = sentence.replace(f"analysis {i + 1}", common.names[i])
-    return replace(found, shares=shares | {"radius": found.shares["radius"]}, sentence=sentence)
+    return replace(decision, shares=shares | {"radius": decision.shares["radius"]}, sentence=sentence)
 
 
 def domain_rows(schema: Schema, space: Sequence[str], block: Block) -> Array:
@@ -148,22 +148,22 @@ class _Tables:
             self.rows, self.limits = np.vstack([self.rows, 1 - self.distance]), np.r_[self.limits, max_records]
 
     def closest(self) -> float:
-        """The least sum of absolute standard errors of a nonnegative table."""
+        """Return the least sum of absolute standard errors of a nonnegative table."""
         return float(self._solve(self.distance, self.rows, self.limits) @ self.distance)
 
     def table(self, objective: Array, reach: float) -> Array:
-        """The table within reach that makes the objective smallest, shape (cells,)."""
+        """Return the table within reach that minimises the objective, shape (cells,)."""
         goal = np.r_[objective, np.zeros(len(self.distance) - self.cells)]
-        found = self._solve(goal, np.vstack([self.rows, self.distance]), np.r_[self.limits, reach])
-        return found[: self.cells]
+        solution = self._solve(goal, np.vstack([self.rows, self.distance]), np.r_[self.limits, reach])
+        return solution[: self.cells]
 
     def _solve(self, goal: Array, rows: Array, limits: Array) -> Array:
         import scipy.optimize
 
-        found = scipy.optimize.linprog(goal, A_ub=rows, b_ub=limits, method="highs")
-        if found.x is None:
+        solution = scipy.optimize.linprog(goal, A_ub=rows, b_ub=limits, method="highs")
+        if solution.x is None:
             raise PlanError("The look leaves some counts unbounded, or contradicts max_records; give a fitting cap.")
-        return np.asarray(found.x)
+        return np.asarray(solution.x)
 
 
 def rows_of_group(schema: Schema, group: Group) -> Array:

@@ -1,12 +1,14 @@
-"""The published numbers of HDMM, tables 3 to 7, and the HDMM column of QuerySmasher, table 2, beside what we find.
+"""Published numbers of HDMM, compared with ours.
 
     python -m benchmarks.hdmm_tables            print the tables
     python -m benchmarks.hdmm_tables --write    print them and write benchmarks/hdmm_tables.txt
     python -m benchmarks.hdmm_tables --only 4   only the tables whose name starts so: 3, 4, 5, 6, 7 or Q
 
-Table 3 prints squared errors at epsilon 1 with noise of variance 1.  Tables 4 and 6 are RMSE in counts with Laplace
-noise at epsilon 1, tables 5 and 7 with Gaussian noise at epsilon 1 and delta 1e-6, that of QuerySmasher at pcost 1.
-"mechanism" is noise on every query, "workload" the queries as strategy, "SVD bound" a lower bound.
+Tables 3 to 7 of HDMM and the HDMM column of table 2 of QuerySmasher. Table 3 prints squared errors
+at epsilon 1 with noise of variance 1. Tables 4 and 6 are RMSE in counts with Laplace noise at
+epsilon 1, tables 5 and 7 with Gaussian noise at epsilon 1 and delta 1e-6, that of QuerySmasher at
+pcost 1. "mechanism" is noise on every query, "workload" the queries as strategy, "SVD bound" a
+lower bound.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ OPERATORS = {"OPT_kron": "OPT_kron", "OPT_plus": "OPT_plus", "OPT_marginals": "O
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One printed number beside ours; ``worst`` is the largest ratio that passes, None where nothing is asked."""
+    """A printed number and ours; ``worst`` is the largest ratio that passes, if limited."""
 
     table: str
     workload: str
@@ -53,7 +55,7 @@ class Line:
 
     @property
     def passes(self) -> bool:
-        """Whether ours is as good as it has to be; closed forms must agree in both directions."""
+        """Whether our number is within its limit; closed forms must agree in both directions."""
         ratio = self.ours / self.paper
         return self.worst is None or (ratio <= self.worst and (self.column not in EXACT or ratio >= 2 - self.worst))
 
@@ -119,22 +121,23 @@ def schema_of(name: str) -> Schema:
     return Schema([Attribute.of_size(f"x{i}", n) for i, n in enumerate(sizes)])
 
 
-def workload_of(name: str, asked: str) -> Workload:
+def workload_of(name: str, queries: str) -> Workload:
     """Return a workload of tables 6 and 7."""
     schema, first_numeric = schema_of(name), len(SCHEMAS[name][0])
     numeric = set(schema.names[first_numeric:])
     sets = [s for k in range(len(schema) + 1) for s in itertools.combinations(schema.names, k)]
-    if "Small" in asked:  # fewer than 5,000 cells
+    if "Small" in queries:  # fewer than 5,000 cells
         sets = [s for s in sets if math.prod(schema[a].size for a in s) < 5000]
-    elif "3D" in asked:
+    elif "3D" in queries:
         sets = [s for s in sets if len(s) <= 3]
-    elif "2D" in asked:
+    elif "2D" in queries:
         sets = [s for s in sets if len(s) == 2]
-    elif "Prefix" in asked:  # a prefix already holds the total, so the numeric attributes are always asked
+    # a prefix contains the total, so every set has all numeric attributes
+    elif "Prefix" in queries:
         sets = [s for s in sets if numeric <= set(s)]
     workload = Workload(schema)
     for s in sets:
-        prefix = {a: "prefix" if "Prefix" in asked and a in numeric else "marginal" for a in s}
+        prefix = {a: "prefix" if "Prefix" in queries and a in numeric else "marginal" for a in s}
         workload = workload.add(s, prefix) if s else workload.add((), "total")
     return workload
 
@@ -171,9 +174,9 @@ def _plain(workload: Workload, noise: str) -> tuple[float, float]:
     return identity, workload.queries * sensitivity ** (1 if noise == "gaussian" else 2)
 
 
-def _bound(schema: str, asked: str, workload: Workload) -> float:
+def _bound(schema: str, queries: str, workload: Workload) -> float:
     """Return the SVD bound where theory gives one: a single product, or marginals."""
-    if "Prefix" in asked:
+    if "Prefix" in queries:
         categorical, numeric = SCHEMAS[schema]
         grams = [np.eye(n) + 1.0 for n in categorical] + [Prefix().gram((n,)) for n in numeric]
         return svd_bound(*grams)
@@ -188,10 +191,10 @@ def _traces(workload: Workload) -> tuple[Lattice, np.ndarray]:
 
 
 def tables_6_and_7(noise: str) -> Iterator[Line]:
-    """Yield the multi-dimensional workloads that need no data of their own; the census workloads are not published."""
+    """Yield the multi-dimensional workloads, without the unpublished census workloads."""
     table, unit = ("6" if noise == "laplace" else "7"), UNIT[noise]
-    for (schema, asked), (identity, plain, *operators, best, bound) in PAPER_ND[noise].items():
-        workload, words = workload_of(schema, asked), f"{schema} {asked}"
+    for (schema, queries), (identity, plain, *operators, best, bound) in PAPER_ND[noise].items():
+        workload, words = workload_of(schema, queries), f"{schema} {queries}"
         rmse, exact = unit / math.sqrt(workload.queries), 1 + PRINTED
         errors = _plain(workload, noise)
         yield Line(table=table, workload=words, column="identity", paper=identity,
@@ -199,16 +202,16 @@ def tables_6_and_7(noise: str) -> Iterator[Line]:
         yield Line(table=table, workload=words, column="mechanism", paper=plain,
                    ours=math.sqrt(errors[1]) * rmse, worst=exact)  # fmt: skip
         start = time.perf_counter()
-        found = best_of(workload, noise, restarts=4)
+        search = best_of(workload, noise, restarts=4)
         seconds, variance = time.perf_counter() - start, 2.0 if noise == "laplace" else 1.0
         for (name, column), paper in zip(OPERATORS.items(), operators, strict=True):
-            ours = math.sqrt(found.errors[name] / variance) * rmse
+            ours = math.sqrt(search.errors[name] / variance) * rmse
             yield Line(table=table, workload=words, column=column, paper=paper, ours=ours, worst=None)
-        ours = math.sqrt(found.best.squared_error / variance) * rmse
+        ours = math.sqrt(search.best.squared_error / variance) * rmse
         yield Line(table=table, workload=words, column="HDMM", paper=best, ours=ours,
                    worst=1 + WORSE[noise], seconds=seconds)  # fmt: skip
         if bound is not None:
-            ours = math.sqrt(_bound(schema, asked, workload)) * rmse
+            ours = math.sqrt(_bound(schema, queries, workload)) * rmse
             yield Line(table=table, workload=words, column="SVD bound", paper=bound, ours=ours, worst=exact)
 
 
@@ -220,14 +223,14 @@ def table_3() -> Iterator[Line]:
     f = lattice.precision(np.array([float(len(s) == 2) for s in lattice.sets]))
     itself = len(workload.groups) ** 2 * float(np.sum(traces[traces > 0] / f[traces > 0]))
     start = time.perf_counter()
-    found = best_of(workload, "laplace", restarts=4)
+    search = best_of(workload, "laplace", restarts=4)
     seconds = time.perf_counter() - start
     words, exact, worst = "(2, 5, 50, 100) 2-way", 1 + PRINTED, 1 + WORSE["laplace"]
     yield Line(table="3", workload=words, column="identity", paper=300_000, ours=_plain(workload, "laplace")[0],
                worst=exact)  # fmt: skip
     yield Line(table="3", workload=words, column="workload", paper=206_964, ours=itself, worst=exact)
     for (name, column), paper in zip(OPERATORS.items(), (213_270, 85_070, 62_886), strict=True):
-        yield Line(table="3", workload=words, column=column, paper=paper, ours=found.errors[name] / 2.0, worst=worst,
+        yield Line(table="3", workload=words, column=column, paper=paper, ours=search.errors[name] / 2.0, worst=worst,
                    seconds=seconds)  # fmt: skip
 
 
@@ -239,12 +242,13 @@ def querysmasher_table_2() -> Iterator[Line]:
         "Loans": (5.127, 17.149, 42.938, 44.338),
     }
     for schema, by_way in printed.items():
-        for asked, paper in zip(WAYS, by_way, strict=True):
-            workload = Published(schema=schema, queries=asked, printed=paper, optimum=paper).workload()
+        for queries, paper in zip(WAYS, by_way, strict=True):
+            workload = Published(schema=schema, queries=queries, printed=paper, optimum=paper).workload()
             start = time.perf_counter()
-            found = best_of(workload)
-            yield Line(table="Q2", workload=f"{schema} {asked}", column=found.best.operator.split(":")[0], paper=paper,
-                       ours=math.sqrt(found.best.squared_error / workload.queries), worst=1.0005,
+            search = best_of(workload)
+            column = search.best.operator.split(":")[0]
+            yield Line(table="Q2", workload=f"{schema} {queries}", column=column, paper=paper,
+                       ours=math.sqrt(search.best.squared_error / workload.queries), worst=1.0005,
                        seconds=time.perf_counter() - start)  # fmt: skip
 
 
@@ -259,15 +263,15 @@ TABLES = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the tables; return 1 when a number is worse than asked."""
+    """Print the tables; return 1 if a number exceeds its limit."""
     parser = options(__file__, __doc__)
     parser.add_argument("--only", choices=tuple(TABLES), help="one table only")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     wrong = 0
-    with table(__file__, write=given.write) as show:
+    with table(__file__, write=args.write) as show:
         show(HEAD)
         for name, rows in TABLES.items():
-            for line in rows() if given.only in (None, name) else ():
+            for line in rows() if args.only in (None, name) else ():
                 wrong += not line.passes
                 show(str(line))
     return 1 if wrong else 0

@@ -1,10 +1,12 @@
-"""Sums and differences on every pair of numeric attributes, and several products on one large space.
+"""Sums and differences on every pair of numeric attributes, and several products on one large
+space.
 
     python -m benchmarks.large_pairs [--write]
 
-Adult: all tables on at most three attributes, beside affine and abs on every numeric pair, of 8,415 to 10,000 cells.
-Space: prefixes and ranges of one space with 60 x 40 x 30 cells.  Every row is planned in a process of its own; the
-class gap is that of the certificate.  "asked" is what a figure may be at most.
+Adult: all tables on at most three attributes, plus affine and abs on every numeric pair, of 8,415
+to 10,000 cells. Space: prefixes and ranges of one space with 60 x 40 x 30 cells. Every row is
+planned in a new process; the class gap is that of the certificate. "asked" is the upper limit of a
+figure.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks import options, peak_megabytes, run_in_new_process, table
 from engine.analysis.paper_results import standard_workload
 from engine.mechanisms import forecast, load_plan, plan
 from engine.privacy import Budget
@@ -28,11 +30,11 @@ QUICK = 20.0  # seconds of the approximate solvers
 
 def adult() -> Workload:
     """All tables on at most three attributes of Adult, affine and abs on every numeric pair."""
-    asked = standard_workload("Adult", "<=3-way")
-    numeric = [a.name for a in asked.schema.attributes if a.kind == "numeric"]
+    workload = standard_workload("Adult", "<=3-way")
+    numeric = [a.name for a in workload.schema.attributes if a.kind == "numeric"]
     for pair in itertools.combinations(numeric, 2):
-        asked = asked.add(pair, "affine").add(pair, "abs")
-    return asked
+        workload = workload.add(pair, "affine").add(pair, "abs")
+    return workload
 
 
 def space() -> Workload:
@@ -48,12 +50,12 @@ def _measure(name: str, chosen: dict[str, Any]) -> dict[str, float]:
     workload = WORKLOADS[name]()
     expected = forecast(workload, **chosen)
     start, spent = time.perf_counter(), time.process_time()
-    made = plan(workload, Budget(pcost=1.0), cache=False, **chosen)
-    rmse, gap = made.rmse, math.sqrt(made.achieved**2 / (made.bound / workload.queries)) - 1.0
+    result = plan(workload, Budget(pcost=1.0), cache=False, **chosen)
+    rmse, gap = result.rmse, math.sqrt(result.achieved**2 / (result.bound / workload.queries)) - 1.0
     seconds, spent = time.perf_counter() - start, time.process_time() - spent
     peak = peak_megabytes()
     start = time.perf_counter()
-    same = load_plan(made.to_json()).rmse == rmse
+    same = load_plan(result.to_json()).rmse == rmse
     return {
         "rmse": rmse,
         "class gap": gap,
@@ -67,26 +69,26 @@ def _measure(name: str, chosen: dict[str, Any]) -> dict[str, float]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print every figure with what is asked; return 1 when one is not met."""
-    given = options(__file__, __doc__).parse_args(arguments)
+    """Print every figure with its limit; return 1 if a limit is exceeded."""
+    args = options(__file__, __doc__).parse_args(arguments)
     missed = 0
-    with table(__file__, write=given.write) as show:
+    with table(__file__, write=args.write) as show:
         show(f"{'workload':8}{'option':12}{'figure':22}{'asked':>10}{'measured':>12}  met")
         kinds: list[tuple[str, str, dict[str, Any]]] = [
             (name, centers, {"centers": centers}) for name in WORKLOADS for centers in ("uniform", "tuned")
         ]
         kinds += [(name, solver, {"solver": solver}) for name in WORKLOADS for solver in ("fourier", "eigenbasis")]
         for name, option, chosen in kinds:
-            found = own_process(_measure, name, chosen)
-            asked = {"seconds": SECONDS.get((name, option), QUICK), "megabytes": MEGABYTES}
+            figures = run_in_new_process(_measure, name, chosen)
+            limits = {"seconds": SECONDS.get((name, option), QUICK), "megabytes": MEGABYTES}
             if (name, option) in SECONDS:
-                asked["class gap"] = GAP
-            for figure, value in found.items():
-                most = asked.get(figure)
+                limits["class gap"] = GAP
+            for figure, value in figures.items():
+                most = limits.get(figure)
                 met = "" if most is None else "yes" if value <= most else "NO"
                 missed += met == "NO"
-                told = "" if most is None else f"{most:g}"
-                show(f"{name:8}{option:12}{figure:22}{told:>10}{value:>12.5g}  {met}".rstrip())
+                limit = "" if most is None else f"{most:g}"
+                show(f"{name:8}{option:12}{figure:22}{limit:>10}{value:>12.5g}  {met}".rstrip())
     return 1 if missed else 0
 
 

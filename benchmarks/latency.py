@@ -1,11 +1,12 @@
-"""Time from an edit to the new headline numbers of the Preview page, in a real browser on the real app.
+"""Time from an edit to the new headline numbers of the Preview page, in a real browser on the real
+app.
 
     python -m benchmarks.latency           print
-    python -m benchmarks.latency --write   print and keep the result in benchmarks/latency.txt
+    python -m benchmarks.latency --write   print and save the result in benchmarks/latency.txt
 
-An edit is a click or a key in the page; it ends when the line under the headline shows the weighted RMSE of the new
-plan.  A weight or a family is changed on the Workload page, so those two times hold the way to the Preview page, too.
-No edit asks for a plan that was made before.
+An edit is a click or a key in the page; it ends when the line under the headline shows the weighted
+RMSE of the new plan. A weight or a family is changed on the Workload page, so these times include
+the change to the Preview page. Every edit needs a new plan.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ NUMBER = "(document.body.innerText.match(/this plan has ([0-9.e+-]+):/) || [])[1
 
 def seconds(page: Page, edit: Callable[[], None], old: str) -> float:
     """Seconds from the start of an edit to a headline that shows another number."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     edit()
     page.wait_for_function(f"old => {{ const now = {NUMBER}; return now && now !== old; }}", arg=old, timeout=LIMIT)
-    return time.perf_counter() - begun
+    return time.perf_counter() - start
 
 
 def budgets(visit: Visit, edits: int) -> list[float]:
@@ -127,10 +128,10 @@ def report(edits: int) -> str:
                 visit = Visit(page=page, url=server.url, pictures_folder=ROOT / "screenshots")
                 start(visit, demo, more)
                 queries = page.get_by_test_id("stMetricValue").last.inner_text()
-                found = run(visit, edits)
-                high = statistics.quantiles(found, n=20, method="inclusive")[-1]
-                row = f"{title:<26}{queries:>12}  {edit:<22}{statistics.median(found):>8.2f}{high:>8.2f}"
-                lines.append(f"{row}{max(found):>9.2f}")
+                edit_seconds = run(visit, edits)
+                high = statistics.quantiles(edit_seconds, n=20, method="inclusive")[-1]
+                row = f"{title:<26}{queries:>12}  {edit:<22}{statistics.median(edit_seconds):>8.2f}{high:>8.2f}"
+                lines.append(f"{row}{max(edit_seconds):>9.2f}")
                 print(lines[-1], file=sys.stderr, flush=True)
                 page.close()
         running.close()
@@ -139,10 +140,10 @@ def report(edits: int) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/latency.txt")
+    parser.add_argument("--write", action="store_true", help="save the result in benchmarks/latency.txt")
     parser.add_argument("--edits", type=int, default=EDITS, help=f"edits of every kind, {EDITS} when left out")
     options = parser.parse_args()
-    found = report(options.edits)
-    print(found)
+    text = report(options.edits)
+    print(text)
     if options.write:
-        Path(__file__).with_suffix(".txt").write_text(found, encoding="utf-8")
+        Path(__file__).with_suffix(".txt").write_text(text, encoding="utf-8")

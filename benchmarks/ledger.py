@@ -1,9 +1,9 @@
-"""Durable spends on one ledger, by how many rows it has: what a spend waits for the disk, and what it computes.
+"""Durable spends on one ledger, by its number of rows: disk wait and CPU time.
 
     python -m benchmarks.ledger [--rows 1000 10000 100000]
 
-A commit waits for the disk five times (the journal twice, the ledger, the folder twice), so that the disk decides how
-many spends a second there are; the last column tells its speed on the day.
+A commit waits for the disk five times (the journal twice, the ledger, the folder twice), so the
+disk limits the spends per second; the last column is the speed of the disk.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from engine.privacy import Budget
 SPENDS = 100
 
 
-def filled(path: Path, rows: int) -> None:
-    """A ledger with so many spends, written in one transaction."""
+def fill_ledger(path: Path, rows: int) -> None:
+    """Create a ledger with this number of spends in one transaction."""
     Ledger.create(path).add_dataset("census", total=Budget(pcost=1e6))
     with transaction(path, write=True, wait=5.0) as connection:
         head = read_rows(connection)[-1]
@@ -34,31 +34,31 @@ def filled(path: Path, rows: int) -> None:
 def sync_time(folder: Path) -> float:
     """Seconds that this disk takes to sync a page."""
     with open(folder / "page", "wb") as file:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(20):
             file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-        return (time.perf_counter() - begun) / 20
+        return (time.perf_counter() - start) / 20
 
 
 def main() -> None:
-    """Print one row a size."""
+    """Print one row per size."""
     parser = options(__file__, __doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 10_000, 100_000])
-    given = parser.parse_args()
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args()
+    with table(__file__, write=args.write) as show:
         show(f"{'rows':>8} {'open s':>8} {'spends a second':>16} {'CPU ms a spend':>15} {'disk sync ms':>13}")
-        for rows in given.rows:
+        for rows in args.rows:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "census.ledger"
-                filled(path, rows)
-                begun = time.perf_counter()
+                fill_ledger(path, rows)
+                start = time.perf_counter()
                 ledger = Ledger(path)
-                opened, computed, begun = time.perf_counter() - begun, time.process_time(), time.perf_counter()
+                opened, computed, start = time.perf_counter() - start, time.process_time(), time.perf_counter()
                 for number in range(SPENDS):
                     ledger.spend(dataset="census", key=f"new {number}", pcost=0.1, plan_hash="plan")
-                waited, computed = time.perf_counter() - begun, time.process_time() - computed
+                waited, computed = time.perf_counter() - start, time.process_time() - computed
                 show(
                     f"{rows:>8,} {opened:>8.2f} {SPENDS / waited:>16.0f} {1000 * computed / SPENDS:>15.2f} "
                     f"{1000 * sync_time(Path(folder)):>13.2f}"

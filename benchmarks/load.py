@@ -1,7 +1,7 @@
 """The running app under load: `python -m benchmarks.load [--quick] [--write]`, about five minutes.
 
-A real server is driven over WebSocket by clients that think for no time.  Seconds are those a person would wait on this
-machine; CPU seconds, of the server without its workers, depend less on what else the machine does.
+Clients without think time drive a real server over WebSocket. Seconds are waiting times on this
+machine; CPU seconds of the server, without its workers, depend less on other load.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COLUMNS = ["what", "times", "median", "p95", "most", "CPU s", "bar", "", "slowes
 
 @dataclass(kw_only=True)
 class Size:
-    """How much of everything is done."""
+    """Numbers of rounds, clients and sessions."""
 
     rounds: int = 5
     clients: int = 10
@@ -48,7 +48,7 @@ class Size:
     options: tuple[str, ...] = ()
 
 
-# sessions end, and give back, after a second; what is left out is the time that people have to come back
+# sessions expire after a second instead of the time that users have to return
 QUICK = Size(
     rounds=2,
     clients=4,
@@ -64,23 +64,23 @@ QUICK = Size(
 def query(name: str, ways: tuple[int, ...], pcost: float = 1.0, **options: Any) -> str:
     """The address of a plan of all k-way tables of a demo schema."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    made = Studio(workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options)
-    return "plan=" + link.packed(made)
+    studio = Studio(workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options)
+    return "plan=" + link.packed(studio)
 
 
 @dataclass(kw_only=True)
 class Times:
-    """Seconds of named actions, heard from many clients."""
+    """Seconds of named actions of many clients."""
 
-    found: list[tuple[float, str]] = field(default_factory=list)
+    durations: list[tuple[float, str]] = field(default_factory=list)
 
     def note(self, name: str, page: Client) -> None:
-        """Keep how long the last action of a page took."""
-        self.found.append((page.seconds, name))
+        """Record the duration of the last action of a page."""
+        self.durations.append((page.seconds, name))
 
     def row(self, what: str, spent: float, bar: str, p95: float, most: float) -> Row:
         """One line of the table; `p95` and `most` are the seconds that are allowed."""
-        ranked = sorted(self.found)
+        ranked = sorted(self.durations)
         seconds = [s for s, _ in ranked]
         high = seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]
         met = "met" if high <= p95 and seconds[-1] <= most else "MISSED"
@@ -113,10 +113,13 @@ def unfold(*names: str) -> Iterator[tuple[str, Callable[[Client], Client]]]:
 def look(*groups: int) -> Iterator[tuple[str, Callable[[Client], Client]]]:
     """Look at one group after the other."""
     for group in groups:
-        yield f"group {group}", lambda page, group=group: page.set("group", string_value=offered(page, "group")[group])
+        yield (
+            f"group {group}",
+            lambda page, group=group: page.set("group", string_value=options_of(page, "group")[group]),
+        )
 
 
-def offered(page: Client, key: str) -> Sequence[str]:
+def options_of(page: Client, key: str) -> Sequence[str]:
     """What a list offers."""
     options: Sequence[str] = page.elements[page.id_of(key)].options
     return options
@@ -159,9 +162,9 @@ def cpu(server: RunningServer) -> float:
     return times.user + times.system
 
 
-def at(server: RunningServer, name: str, asked: str) -> Client:
+def open_page(server: RunningServer, name: str, address_query: str) -> Client:
     """A session on a page that is drawn."""
-    page = open_client(server, name, asked)
+    page = open_client(server, name, address_query)
     if name == "preview":
         page.until("Typical error")
     if name == "release":
@@ -169,17 +172,17 @@ def at(server: RunningServer, name: str, asked: str) -> Client:
     return page
 
 
-def alone(server: RunningServer, size: Size) -> Iterator[Row]:
-    """One user on every page, with Adult's tables of two attributes, and of three where errors are predicted."""
+def single_user(server: RunningServer, size: Size) -> Iterator[Row]:
+    """One user on every page, with all two-way tables of Adult, or three-way for Preview."""
     for name, ways in [*((name, (1, 2)) for name in ACTIONS), ("preview", (1, 2, 3))]:
-        page, times = at(server, name, query("adult", ways)), Times()
+        page, times = open_page(server, name, query("adult", ways)), Times()
         before, largest = cpu(server), page.size
         for _ in range(size.rounds):
             for word, act in ACTIONS[name]:
                 times.note(word, act(page))
                 largest = max(largest, page.size)
         yield times.row(f"alone: {name}, <={ways[-1]}-way", cpu(server) - before, "p95 0.2", 0.2, 60)
-        yield sized(f"{name}, <={ways[-1]}-way", largest)
+        yield page_bytes(f"{name}, <={ways[-1]}-way", largest)
         if name == "preview":
             times, before = Times(), cpu(server)
             for k in range(2 * size.rounds):
@@ -189,8 +192,8 @@ def alone(server: RunningServer, size: Size) -> Iterator[Row]:
 
 
 def user(server: RunningServer, number: int, rounds: int, times: Times) -> None:
-    """Somebody on the Preview page, who changes the budget now and then."""
-    page = at(server, "preview", query("adult", (1, 2), 1.0 + number))
+    """A user of the Preview page who sometimes changes the budget."""
+    page = open_page(server, "preview", query("adult", (1, 2), 1.0 + number))
     for k in range(rounds):
         for word, act in ACTIONS["preview"]:
             times.note(word, act(page))
@@ -198,8 +201,8 @@ def user(server: RunningServer, number: int, rounds: int, times: Times) -> None:
     page.close()
 
 
-def together(server: RunningServer, size: Size) -> Iterator[Row]:
-    """Several users at once, each with a budget of their own."""
+def several_users(server: RunningServer, size: Size) -> Iterator[Row]:
+    """Several simultaneous users with different budgets."""
     times, before = Times(), cpu(server)
     threads = [
         threading.Thread(target=user, args=(server, number, size.rounds, times)) for number in range(size.clients)
@@ -212,7 +215,7 @@ def together(server: RunningServer, size: Size) -> Iterator[Row]:
 
 
 @contextmanager
-def busy(server: RunningServer, what: str, size: Size) -> Iterator[Client]:
+def busy_session(server: RunningServer, what: str, size: Size) -> Iterator[Client]:
     """A session whose workers are at work: a plan for the largest variance, or a Compare."""
     if what == "a plan":
         page = open_client(server, "preview", query("adult", (1, 2, 3), objective="max"))
@@ -224,10 +227,10 @@ def busy(server: RunningServer, what: str, size: Size) -> Iterator[Client]:
     page.close()
 
 
-def beside(server: RunningServer, size: Size) -> Iterator[Row]:
-    """Two users while the workers are busy for a third, and the bytes of the Compare when it is done."""
+def during_work(server: RunningServer, size: Size) -> Iterator[Row]:
+    """Two users while workers are busy for a third; bytes of the finished comparison."""
     for what in ("a plan", "a Compare"):
-        with busy(server, what, size) as page:
+        with busy_session(server, what, size) as page:
             times, before = Times(), cpu(server)
             others = [threading.Thread(target=user, args=(server, n, size.rounds, times)) for n in range(2)]
             for other in others:
@@ -239,10 +242,10 @@ def beside(server: RunningServer, size: Size) -> Iterator[Row]:
             if not still:
                 yield f"{what} was over before the others were", *[""] * (len(COLUMNS) - 1)
             elif what == "a Compare":
-                yield from compared(server, page.until("Done: the results are below"), size)
+                yield from compare_views(server, page.until("Done: the results are below"), size)
 
 
-def compared(server: RunningServer, page: Client, size: Size) -> Iterator[Row]:
+def compare_views(server: RunningServer, page: Client, size: Size) -> Iterator[Row]:
     """The pictures of a Compare that is done: seconds, and bytes to the browser."""
     times, largest, before = Times(), page.size, cpu(server)
     views = (
@@ -259,10 +262,10 @@ def compared(server: RunningServer, page: Client, size: Size) -> Iterator[Row]:
             times.note(word, act(page))
             largest = max(largest, page.size)
     yield times.row("alone: compare, with results", cpu(server) - before, "p95 0.2", 0.2, 60)
-    yield sized("Compare", largest)
+    yield page_bytes("Compare", largest)
 
 
-def sized(name: str, largest: float) -> Row:
+def page_bytes(name: str, largest: float) -> Row:
     """A line about the bytes of a page."""
     met = "met" if largest <= 200_000 else "MISSED"
     return f"{name}: {largest / 1000:.0f} KB to the browser at most", *[""] * 5, "200 KB", met, ""
@@ -279,26 +282,26 @@ def contents(server: RunningServer, _: Size) -> Iterator[Row]:
 
 
 def owners(server: RunningServer, size: Size) -> Iterator[Row]:
-    """People with a workload each, who come back after all the others: their plans are still there."""
-    asked = [query("adult", (1, 2, 3), 1 + k / 64) for k in range(size.owners)]
+    """Users who return after all others: their plans are still cached."""
+    queries = [query("adult", (1, 2, 3), 1 + k / 64) for k in range(size.owners)]
     spent = []
     for _ in range(2):
         before = cpu(server)
-        for one in asked:
-            at(server, "preview", one).close()
-        spent.append((cpu(server) - before) / len(asked))
+        for one in queries:
+            open_page(server, "preview", one).close()
+        spent.append((cpu(server) - before) / len(queries))
     met = "met" if spent[1] < 0.7 * spent[0] else "MISSED"
     words = f"{size.owners} users with a plan each come back: CPU s {spent[0]:.2f}, then {spent[1]:.2f}"
     yield words, *[""] * 5, "less", met, ""
 
 
 def idle(server: RunningServer, size: Size) -> Iterator[Row]:
-    """What many sessions cost while nobody does anything, once those before them have ended."""
-    pages = [at(server, "preview", query("adult", (1, 2))) for _ in range(size.idle)]
+    """Memory and CPU of many idle sessions, after earlier sessions have ended."""
+    pages = [open_page(server, "preview", query("adult", (1, 2))) for _ in range(size.idle)]
     time.sleep(size.minute)
-    held, before, begun = memory(server), cpu(server), time.monotonic()
+    held, before, start = memory(server), cpu(server), time.monotonic()
     time.sleep(15)
-    share = (cpu(server) - before) / (time.monotonic() - begun)
+    share = (cpu(server) - before) / (time.monotonic() - start)
     for page in pages:
         page.close()
     met = "met" if held <= 400 and share <= 0.02 else "MISSED"
@@ -307,14 +310,14 @@ def idle(server: RunningServer, size: Size) -> Iterator[Row]:
 
 def rehearsals(server: RunningServer, size: Size) -> Iterator[Row]:
     """Memory before and a minute after sessions that rehearsed Adult's tables of three attributes."""
-    asked = query("adult", (1, 2, 3))
-    at(server, "release", asked).close()
+    address_query = query("adult", (1, 2, 3))
+    open_page(server, "release", address_query).close()
     time.sleep(size.minute)
     before, most, left = memory(server), [0.0], iter(range(size.rehearsals))
 
     def rehearse() -> None:
         for _ in left:  # an iterator of numbers is shared safely
-            page = at(server, "release", asked)
+            page = open_page(server, "release", address_query)
             most.append(memory(server))
             page.close()
 
@@ -331,9 +334,9 @@ def rehearsals(server: RunningServer, size: Size) -> Iterator[Row]:
     yield words, *[""] * 5, "+10%", "met" if after <= 1.1 * before else "MISSED", ""
 
 
-def strangers(server: RunningServer, size: Size) -> Iterator[Row]:
-    """Whatever the server asked of other machines."""
-    number = len(server.outside_hosts())
+def other_hosts(server: RunningServer, size: Size) -> Iterator[Row]:
+    """Requests of the server to other hosts."""
+    number = len(server.strangers())
     yield f"asked of other hosts: {number}", *[""] * 5, "0", "MISSED" if number else "met", ""
 
 
@@ -341,20 +344,21 @@ def main() -> None:
     """Print the table."""
     parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of everything, in about a minute")
-    given = parser.parse_args()
-    size, begun = QUICK if given.quick else Size(), time.monotonic()
-    gc.freeze()  # nobody waits while the clients' own objects are looked through
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args()
+    size, start = QUICK if args.quick else Size(), time.monotonic()
+    # no garbage collection of the clients during the measurement
+    gc.freeze()
+    with table(__file__, write=args.write) as show:
         show(f"{os.cpu_count()} cores, load of the machine {os.getloadavg()[0]:.1f}; seconds that somebody waits", "")
         show(line(COLUMNS))
         with (
             tempfile.TemporaryDirectory() as folder,
             run_server(Path(folder), *size.options, DP_WORKBENCH_CACHE=f"{folder}/cache") as server,
         ):
-            for part in (contents, alone, together, beside, owners, idle, rehearsals, strangers):
+            for part in (contents, single_user, several_users, during_work, owners, idle, rehearsals, other_hosts):
                 for row in part(server, size):
                     show(line(row))
-        show(f"{time.monotonic() - begun:.0f} s in all, load of the machine {os.getloadavg()[0]:.1f}")
+        show(f"{time.monotonic() - start:.0f} s in all, load of the machine {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

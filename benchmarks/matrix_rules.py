@@ -1,6 +1,6 @@
-"""The rules and chains of the common mechanism on matrices of small domains, as the experiments of the paper use them.
+"""Selection rules and chains of the common mechanism on matrices of small domains.
 
-The engine applies the same rules to plans; these stand here because only benchmarks and tests need them.
+The engine applies the same rules to plans; only benchmarks and tests use these.
 
 Source: Xiao, Wang, Zhang and Kifer 2022, sections 6.2 and 7.5.
 """
@@ -35,9 +35,9 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NestedRule:
-    """Take the fine analysis if it still serves the coarse one: a share of its cells must stand out of the noise.
+    """Take the fine analysis if enough coarse cells exceed its noise.
 
-    A cell stands out when its count is at least `snr` standard errors of the answer that an analysis gives for it.
+    A cell exceeds the noise if its count is at least `snr` standard errors of its answer in an analysis.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class NestedRule:
         return estimate - width, estimate + width
 
     def fine_enough(self, counts: npt.ArrayLike) -> Flags:
-        """Whether counts of the coarse cells, shape (..., queries), would stand out in enough cells of the fine one.
+        """Whether counts of coarse cells, shape (..., queries), exceed the noise often enough.
 
         For exact counts this is the right choice, and private: for rehearsals on simulated data only.
         """
@@ -118,7 +118,7 @@ def threshold_rule(noisy_total: float, thresholds: Sequence[float]) -> Decision:
     'Take analysis 3: the noisy total of 250 is past 2 of 3 thresholds.'
     """
     if list(thresholds) != sorted(thresholds):
-        raise PlanError(f"thresholds were given as {list(thresholds)}; they must not decrease.")
+        raise PlanError(f"thresholds are {list(thresholds)}; they must not decrease.")
     passed = int(np.searchsorted(thresholds, noisy_total, side="right"))
     text = f"the noisy total of {noisy_total:g} is past {passed} of {len(thresholds)} thresholds"
     return Decision(
@@ -159,7 +159,7 @@ class NestedChain:
     def __init__(self, *analyses: LinearMechanism, names: Sequence[str] | None = None) -> None:
         names = tuple(names or (f"analysis {i + 1}" for i in range(len(analyses))))
         if len(analyses) < 2 or len(names) != len(analyses):
-            raise PlanError(f"{len(analyses)} analyses and {len(names)} names were given; give two or more of each.")
+            raise PlanError(f"{len(analyses)} analyses and {len(names)} names; give two or more of each.")
         looks = tuple(CommonMechanism(*analyses[k:]).common for k in range(len(analyses) - 1))
         for k, (look, finer) in enumerate(itertools.pairwise(looks)):
             if not finer.answers(look):

@@ -1,15 +1,17 @@
-"""Objectives beside the weighted sum, and the weighted queries of QuerySmasher's table 8; privacy cost 1, in counts.
+"""Other objectives than the weighted sum, and weighted queries of QuerySmasher.
 
     python -m benchmarks.objectives            print the tables
     python -m benchmarks.objectives --write    print them and write benchmarks/objectives.txt
     python -m benchmarks.objectives --quick    without the largest rows
 
-First table: what the objective asks for falls, what it does not ask for may rise.  Targets are 1, 2 and 4 counts for
-groups of one, two and three attributes; value and bound are then the largest standard error over its target.  Seconds
-are CPU seconds of one process, cold.  Second table: weights are integers
-from 1 to 5, one a group, drawn here from a fixed seed, so its numbers are another draw of the same distribution.  (The
-paper speaks of one weight a query, but its numbers are those without weights times the mean of the root of a weight,
-1.677, as weights of groups give; weights of single queries would give the root of the mean, 1.732.)
+RMSE is at privacy cost 1, in counts. First table: each objective decreases the criterion that it
+minimises, others may increase. Targets are 1, 2 and 4 counts for groups of one, two and three
+attributes; value and bound are then the largest standard error over its target. Seconds are CPU
+seconds of one process, cold. Second table: weights are integers from 1 to 5, one a group, drawn
+here from a fixed seed, so its numbers are another draw of the same distribution. (The paper speaks
+of one weight a query, but its numbers are those without weights times the mean of the root of a
+weight, 1.677, as weights of groups give; weights of single queries would give the root of the mean,
+1.732.)
 """
 
 from __future__ import annotations
@@ -77,12 +79,12 @@ def goal(word: str, workload: Workload) -> dict[str, Any]:
     }[word]
 
 
-def weighted(n: int, asked: str) -> Workload:
+def weighted(n: int, family: str) -> Workload:
     """Return a workload of table 8: 1-way and 2-way groups on [n]^40, each with an integer weight from 1 to 5."""
     rng, schema = np.random.default_rng(SEED), cube(n, 40)
-    one: str | Random = "prefix" if asked in ("affine", "abs") else asked
-    two: str | Random = asked
-    if asked == "random":
+    one: str | Random = "prefix" if family in ("affine", "abs") else family
+    two: str | Random = family
+    if family == "random":
         one = two = Random()
     out = Workload(schema)
     for names in [*itertools.combinations(schema.names, 1), *itertools.combinations(schema.names, 2)]:
@@ -95,30 +97,31 @@ def main(arguments: list[str] | None = None) -> int:
     parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="leave out the largest rows")
     parser.add_argument("--table-8", action="store_true", help="the second table only")
-    given = parser.parse_args(arguments)
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args(arguments)
+    with table(__file__, write=args.write) as show:
         show(HEAD)
-        for name, workload in () if given.table_8 else workloads(given.quick):
+        for name, workload in () if args.table_8 else workloads(args.quick):
             for word in WORDS:
                 start = time.process_time()
-                made = plan(workload, Budget(pcost=1.0), **goal(word, workload))
-                seconds, found = time.process_time() - start, made.certificate
+                result = plan(workload, Budget(pcost=1.0), **goal(word, workload))
+                seconds, certificate = time.process_time() - start, result.certificate
                 show(
-                    f"{name:<20}{word:>10}{made.rmse:>10.4f}{math.sqrt(made.max_variance):>10.4f}{made.achieved:>10.4f}"
-                    f"{found.lower_bound:>10.4f}{found.gap:>10.1e}{seconds:>8.1f}"
+                    f"{name:<20}{word:>10}{result.rmse:>10.4f}{math.sqrt(result.max_variance):>10.4f}{result.achieved:>10.4f}"
+                    f"{certificate.lower_bound:>10.4f}{certificate.gap:>10.1e}{seconds:>8.1f}"
                 )
         show("")
         show(WEIGHTED)
-        for (n, asked), paper in PRINTED.items():
-            if given.quick and n > 10:
+        for (n, family), paper in PRINTED.items():
+            if args.quick and n > 10:
                 continue
             start = time.process_time()
-            workload = weighted(n, asked)
-            made = plan(workload, Budget(pcost=1.0))
-            seconds, found = time.process_time() - start, made.certificate
+            workload = weighted(n, family)
+            result = plan(workload, Budget(pcost=1.0))
+            seconds, certificate = time.process_time() - start, result.certificate
             show(
-                f"{f'[{n}]^40 {asked}':<20}{workload.queries:>12,}{paper:>10.2f}{found.lower_bound:>10.3f}"
-                f"{made.weighted_rmse:>10.3f}{made.weighted_rmse / paper:>8.4f}{found.gap:>10.1e}{seconds:>8.1f}"
+                f"{f'[{n}]^40 {family}':<20}{workload.queries:>12,}{paper:>10.2f}{certificate.lower_bound:>10.3f}"
+                f"{result.weighted_rmse:>10.3f}{result.weighted_rmse / paper:>8.4f}"
+                f"{certificate.gap:>10.1e}{seconds:>8.1f}"
             )
     return 0
 

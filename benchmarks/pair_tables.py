@@ -1,17 +1,19 @@
-"""How exact any mechanism can be that measures tables of pairs, beside tuned plans and the bound for all mechanisms.
+"""Least error of mechanisms that measure two-way tables, compared with tuned plans.
 
     python -m benchmarks.pair_tables [--write] [--only "[10]^40 abs"]
 
-Attributes are asked alike.  "pairs" is the least RMSE, at privacy cost 1, when the table of every pair is measured by
-the same rows, whatever they are, each for an equal share of the cost, and all queries are estimated from all tables at
-once by least squares; "at least" is a proof that none of these mechanisms does better.  Tuned plans are one of them:
-what lies between "plan" and "pairs" could be won with noise that 1-way answers share, what lies between "pairs" and
-"bound" only by measuring three or more attributes together.
+All attributes have the same queries. "pairs" is the least RMSE, at privacy cost 1, if every two-way
+table is measured by the same rows, each with an equal share of the cost, and all queries are
+estimated jointly by least squares; "at least" is a proof that none of these mechanisms does better.
+Tuned plans are one of them: what lies between "plan" and "pairs" could be won with noise that 1-way
+answers share, what lies between "pairs" and "bound" only by measuring three or more attributes
+together.
 
-With rows whose Gram is Q on the table of a pair, the symmetric group parts the Gram of everything into sectors, each
-A^T Q A with a constant A (`engine/bounds/symmetric.py`), and so it does with the Gram of all that is asked.  Least
-squares read a piece of every query from every table.  Given these pieces, the best Q is an ordinary matrix mechanism on
-the cells of one table, and given Q least squares are the best pieces: in turns, neither can make the error larger.
+With rows whose Gram is Q on the table of a pair, the symmetric group parts the Gram of everything
+into sectors, each A^T Q A with a constant A (`engine/bounds/symmetric.py`), and likewise the Gram
+of the workload. Least squares read a piece of every query from every table. Given these pieces, the
+best Q is an ordinary matrix mechanism on the cells of one table; for a fixed Q, least squares give
+the best pieces. Alternating both steps never increases the error.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import numpy as np
 import scipy
 
 from benchmarks import options
-from benchmarks.kept import Kept
+from benchmarks.row_file import RowFile
 from engine._arrays import Array
 from engine.analysis.paper_results import standard_workload
 from engine.bounds.lower_bounds import global_bound
@@ -39,7 +41,7 @@ from engine.workload import Workload
 ROWS = ("[10]^40 affine", "[10]^40 abs", "[20]^40 affine", "[20]^40 abs")
 TURNS = 1_000  # of pieces and strategy, at most
 ARRIVED = 2e-5  # gap in the RMSE at which a search ends
-FAINT = 1e-12  # of the largest eigenvalue: directions that nobody asks for
+FAINT = 1e-12  # of the largest eigenvalue: directions without queries
 ROUNDING = 1e-18  # of the largest eigenvalue, in roots
 
 
@@ -76,7 +78,7 @@ def sectors(n: int, d: int) -> list[tuple[float, Array]]:
     ]
 
 
-def asked_of_pairs(workload: Workload, functions: Array) -> Array:
+def pair_gram(workload: Workload, functions: Array) -> Array:
     """Return the Gram of a pair of attributes in products of functions, 1-way groups shared out, shape (n^2, n^2).
 
     ``functions`` has shape (n, n), the constant one first, of mean square 1.
@@ -98,13 +100,13 @@ def pair_tables(workload: Workload) -> tuple[float, float]:
     d, n = len(workload.schema.names), workload.schema[workload.schema.names[0]].size
     functions = np.column_stack([np.ones(n), math.sqrt(n) * basis(n)])
     cells = np.kron(functions, functions)
-    H, parted, pairs = asked_of_pairs(workload, functions), sectors(n, d), d * (d - 1) / 2
-    # rows that see two attributes at once are of use only where such queries are asked; rows on one always are
+    H, parted, pairs = pair_gram(workload, functions), sectors(n, d), d * (d - 1) / 2
+    # joint rows help only if there are joint queries; rows on one attribute always help
     two = np.flatnonzero(np.arange(n * n) % n * (np.arange(n * n) >= n))
     values, U = np.linalg.eigh(H[np.ix_(two, two)])
-    own = np.zeros((n * n, int((values > FAINT * values.max()).sum())))
-    own[two] = U[:, len(two) - own.shape[1] :]
-    B = np.hstack([np.delete(np.eye(n * n), two, axis=1), own])
+    joint_rows = np.zeros((n * n, int((values > FAINT * values.max()).sum())))
+    joint_rows[two] = U[:, len(two) - joint_rows.shape[1] :]
+    B = np.hstack([np.delete(np.eye(n * n), two, axis=1), joint_rows])
     parts = []
     for times, A in parted:
         _, sizes, V = np.linalg.svd(B.T @ A, full_matrices=False)
@@ -144,23 +146,23 @@ def main(arguments: list[str] | None = None) -> int:
     """Print one row a workload."""
     parser = options(__file__, __doc__)
     parser.add_argument("--only", choices=ROWS, help="one row")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     head = f"{'workload':<18}{'plan':>10}{'pairs':>10}{'at least':>10}{'bound':>10}"
     head += f"{'plan over':>11}{'pairs over':>12}{'s':>8}"
-    kept = Kept(head, Path(__file__).with_suffix(".txt") if given.write else None)
+    output = RowFile(head, Path(__file__).with_suffix(".txt") if args.write else None)
     for name in ROWS:
         begin = f"{name:<18}"
-        if given.only not in (None, name) or kept.has(begin):
+        if args.only not in (None, name) or output.has(begin):
             continue
         workload = standard_workload(*name.split())
-        made = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
+        plan_rmse = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         start = time.process_time()
         pairs, least = pair_tables(workload)
         seconds = time.process_time() - start
         bound = math.sqrt(global_bound(workload) / workload.queries)
-        kept.add(
-            f"{begin}{made:>10.4f}{pairs:>10.4f}{least:>10.4f}{bound:>10.4f}"
-            f"{made / bound - 1.0:>11.3%}{pairs / bound - 1.0:>12.3%}{seconds:>8.1f}"
+        output.add(
+            f"{begin}{plan_rmse:>10.4f}{pairs:>10.4f}{least:>10.4f}{bound:>10.4f}"
+            f"{plan_rmse / bound - 1.0:>11.3%}{pairs / bound - 1.0:>12.3%}{seconds:>8.1f}"
         )
     return 0
 

@@ -1,11 +1,12 @@
-"""Random workloads of many shapes under limits of memory and time: what tuned centers take, and that none fails.
+"""Random workloads under limits of memory and time: cost and success of tuned centers.
 
-Every plan is made in a process of its own.  A row says what it took of one core and of memory beyond the start, what
-uniform centers took, how it compares with them where no limit of time was met, and how it ended.
+Every plan is computed in a new process. A row has its CPU seconds, additional memory, the seconds
+of uniform centers, the ratio to their error if no time limit was reached, and the outcome.
 
-A row is wrong when what was raised is no error of the engine, when tuned fails where uniform does not or is worse, when
-memory beyond the limit was taken, or more time than the limit, or than uniform centers take where that is more, and
-the overhead: a second, or a fifth of that time where it is more.
+A row is wrong if the exception is not an error of the engine, if tuned fails where uniform succeeds
+or is worse, if the memory limit is exceeded, or if the time exceeds the larger of the limit and the
+time of uniform centers by more than the overhead: a second, or a fifth of that time if that is
+more.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from engine.workload.families import Random
 
 FAMILIES = ("marginal", "prefix", "suffix", "range", "circular", "total", "width", "affine", "abs", "random", "custom")
 SPREAD = 4.0  # orders of magnitude between weights
-OVERHEAD, SHARE = 1.0, 0.2  # seconds, and share of the time, beyond the limit
+OVERHEAD, SHARE = 1.0, 0.2  # seconds, and share of the time, above the limit
 HEAD = f"{'seed':>5} {'seconds':>8} {'uniform':>8} {'MB':>6} {'tuned/uniform':>14}  how it ended"
 
 
@@ -38,77 +39,78 @@ def draw(rng: np.random.Generator, attributes: int = 30, cells: int = 100, ways:
     count = int(rng.integers(1, attributes + 1))
     sizes = np.exp(rng.uniform(0.0, math.log(cells), count)).astype(int).tolist()
     schema = Schema([Attribute.of_size(f"a{i}", n) for i, n in enumerate(sizes)])
-    asked = Workload(schema)
+    workload = Workload(schema)
     for _ in range(int(rng.integers(1, 3 * attributes))):
         names = tuple(rng.permutation(schema.names)[: int(rng.integers(0, min(ways, count) + 1))].tolist())
         weight = float(10.0 ** rng.uniform(-SPREAD / 2.0, SPREAD / 2.0))
-        asked = _with_group(asked, names, weight, rng)
-    return asked
+        workload = _with_group(workload, names, weight, rng)
+    return workload
 
 
-def _with_group(asked: Workload, names: tuple[str, ...], weight: float, rng: np.random.Generator) -> Workload:
+def _with_group(workload: Workload, names: tuple[str, ...], weight: float, rng: np.random.Generator) -> Workload:
     chosen = str(rng.choice(FAMILIES))
-    table = math.prod(asked.schema.sizes(names))
+    table = math.prod(workload.schema.sizes(names))
     if chosen in ("random", "custom"):
         if not names or table > 2_000:
             chosen = "marginal"
         elif chosen == "random":
-            return asked.add(names, Random(seed=int(rng.integers(100)), count=int(rng.integers(1, 40))), weight)
+            return workload.add(names, Random(seed=int(rng.integers(100)), count=int(rng.integers(1, 40))), weight)
         else:
-            return asked.add(names, Custom(rng.integers(-1, 2, (int(rng.integers(1, 8)), table))), weight)
+            return workload.add(names, Custom(rng.integers(-1, 2, (int(rng.integers(1, 8)), table))), weight)
     if chosen in ("affine", "abs"):
         if len(names) == 2 and table <= 2_600:
-            return asked.add(names, chosen, weight)
+            return workload.add(names, chosen, weight)
         chosen = "prefix"
     if rng.random() < 0.5:
         mixed = {name: str(rng.choice(FAMILIES[:6])) for name in names}
-        return asked.add(names, mixed or "total", weight)
-    return asked.add(names, Width(1) if chosen == "width" else chosen, weight)
+        return workload.add(names, mixed or "total", weight)
+    return workload.add(names, Width(1) if chosen == "width" else chosen, weight)
 
 
-def _planned(seed: int, memory: float, seconds: float, ratios: bool, sender: Connection) -> None:
-    time.monotonic = time.process_time  # limits on the clock of the processor: a busy machine changes nothing
+def _plan_and_send(seed: int, memory: float, seconds: float, ratios: bool, sender: Connection) -> None:
+    # time limits in CPU seconds, independent of other load
+    time.monotonic = time.process_time
     workload = draw(np.random.default_rng(seed))
     limits: dict[str, Any] = {"memory_limit": memory, "time_limit": seconds, "cache": False, "workers": 1}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started, ratio = time.monotonic(), math.nan
     try:
-        found = plan(workload, Budget(pcost=1.0), centers="tuned", **limits)
-        ended = found.statement.partition("bound.")[2].strip() or "in full"
+        tuned = plan(workload, Budget(pcost=1.0), centers="tuned", **limits)
+        ended = tuned.statement.partition("bound.")[2].strip() or "in full"
     except EngineError as error:
-        found, ended = None, f"refused: {error}"
+        tuned, ended = None, f"refused: {error}"
     except BaseException as error:
-        found, ended = None, f"RAW {type(error).__name__}: {error}"
+        tuned, ended = None, f"RAW {type(error).__name__}: {error}"
     took = time.monotonic() - started
     peak, floor = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024, seconds
-    if found is None or ratios or took > seconds + OVERHEAD:
+    if tuned is None or ratios or took > seconds + OVERHEAD:
         started = time.monotonic()
         try:
             uniform = plan(workload, Budget(pcost=1.0), **limits)
             floor = time.monotonic() - started
-            if found is None:
+            if tuned is None:
                 ended = f"TUNED ALONE {ended}"
-            elif ratios and "time limit" not in uniform.statement + found.statement:
-                ratio = found.weighted_rmse / uniform.weighted_rmse
+            elif ratios and "time limit" not in uniform.statement + tuned.statement:
+                ratio = tuned.weighted_rmse / uniform.weighted_rmse
         except EngineError:
             pass
     sender.send((took, floor, peak, ratio, ended))
 
 
 def main() -> None:
-    """Print one row a workload, and fail when one of them raised what the engine does not raise on purpose."""
+    """Print one row per workload; exit with 1 if a row is wrong."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.random_limits", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs=2, default=(0, 200), help="first and last seed")
     parser.add_argument("--memory", type=float, default=1e9, help="bytes")
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--ratios", action="store_true", help="also plan with uniform centers and compare")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(HEAD, flush=True)
     wrong = 0
-    for seed in range(*given.seeds):
+    for seed in range(*args.seeds):
         receiver, sender = multiprocessing.Pipe(duplex=False)
         child = multiprocessing.get_context("spawn").Process(
-            target=_planned, args=(seed, given.memory, given.seconds, given.ratios, sender)
+            target=_plan_and_send, args=(seed, args.memory, args.seconds, args.ratios, sender)
         )
         child.start()
         sender.close()
@@ -118,14 +120,14 @@ def main() -> None:
             took = floor = peak = ratio = math.nan
             ended = "RAW: the process was ended"
         child.join()
-        least = max(given.seconds, floor)
+        least = max(args.seconds, floor)
         late = took > least + max(OVERHEAD, SHARE * least)
-        large = peak * 2**20 > given.memory
+        large = peak * 2**20 > args.memory
         bad = late or large or ended.startswith(("RAW", "TUNED")) or ratio > 1.0 + 1e-9
         wrong += bad
         print(f"{seed:>5} {took:>8.1f} {floor:>8.1f} {peak:>6.0f} {ratio:>14.7f}  {'!' if bad else ''}{ended[:100]}")
         sys.stdout.flush()
-    print(f"{wrong} of {given.seeds[1] - given.seeds[0]} went wrong")
+    print(f"{wrong} of {args.seeds[1] - args.seeds[0]} went wrong")
     sys.exit(bool(wrong))
 
 

@@ -1,10 +1,10 @@
-"""Tuned plans of random small workloads against the best that any matrix mechanism can do: RMSE at privacy cost 1.
+"""Tuned plans of random small workloads, compared with the bound of all mechanisms.
 
     python -m benchmarks.random_small [--write]
 
-"uniform" is the published split, "tuned" this project's own, "bound" a certified lower bound on the weighted RMSE of
-every matrix mechanism, proven by the dual on the full domain.  "apart" is the tuned plan when no spaces are measured
-together, as on domains that are too large for that.
+Numbers are the weighted RMSE at privacy cost 1. "uniform" is the published split, "tuned" the tuned
+split, "bound" a certified lower bound for every matrix mechanism from the dual on the full domain.
+"apart" is the tuned plan without unions of spaces, as on domains that are too large for unions.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def schema_of(sizes: np.ndarray) -> Schema:
 
 
 def product_workload(rng: np.random.Generator) -> Workload:
-    """Two to five groups with a family of its own for every attribute, weights from 1/4 to 4."""
+    """Two to five groups with a random family per attribute, weights from 1/4 to 4."""
     workload = Workload(schema_of(rng.integers(3, 9, size=int(rng.integers(2, 4)))))
     for _ in range(int(rng.integers(2, 6))):
         names = rng.permutation(workload.schema.names)[: int(rng.integers(1, len(workload.schema.names) + 1))]
@@ -44,14 +44,16 @@ def product_workload(rng: np.random.Generator) -> Workload:
 
 
 def joint_workload(rng: np.random.Generator) -> Workload:
-    """One to four pairs asked by sums, differences or queries of one's own, and some single attributes by prefixes."""
+    """One to four pairs with sums, differences or custom queries, and some single attributes."""
     n, d = int(rng.integers(3, 7)), int(rng.integers(2, 5))
     workload = Workload(schema_of(np.full(d, n)))
     for _ in range(int(rng.integers(1, 5))):
         pair = tuple(str(name) for name in rng.permutation(workload.schema.names)[:2])
         kind = str(rng.choice(["affine", "abs", "custom", "prefix"], p=[0.4, 0.3, 0.2, 0.1]))
-        asked = Custom((rng.random((int(rng.integers(3, 9)), n * n)) < 0.4).astype(float)) if kind == "custom" else kind
-        workload = workload.add(pair, asked, weight=float(rng.choice([0.5, 1.0, 2.0])))
+        query_family = (
+            Custom((rng.random((int(rng.integers(3, 9)), n * n)) < 0.4).astype(float)) if kind == "custom" else kind
+        )
+        workload = workload.add(pair, query_family, weight=float(rng.choice([0.5, 1.0, 2.0])))
     for name in workload.schema.names:
         if rng.random() < 0.5:
             workload = workload.add(name, str(rng.choice(["prefix", "range"])))
@@ -59,7 +61,7 @@ def joint_workload(rng: np.random.Generator) -> Workload:
 
 
 def global_bound(workload: Workload) -> float:
-    """Return a weighted RMSE at privacy cost 1 that no matrix mechanism at all can beat."""
+    """Return a lower bound on the weighted RMSE of every matrix mechanism at privacy cost 1."""
     order = workload.schema.names
     gram = np.zeros((workload.schema.size,) * 2)
     for group in workload.groups:
@@ -78,8 +80,8 @@ def global_bound(workload: Workload) -> float:
     return math.sqrt(problem.bound(mass) / workload.queries)
 
 
-def described(workload: Workload) -> str:
-    """Return sizes and groups in a few words."""
+def describe(workload: Workload) -> str:
+    """Return sizes and groups as text."""
     sizes = "x".join(str(a.size) for a in workload.schema.attributes)
     groups = (f"{g.weight:g} {''.join(g.attributes)}:{g.family_text}" for g in workload.groups)
     return f"[{sizes}] " + ", ".join(groups)
@@ -87,7 +89,7 @@ def described(workload: Workload) -> str:
 
 def compare(title: str, draw: Callable[[np.random.Generator], Workload], seed: int, show: Callable[..., None]) -> None:
     """Show the lines of one distribution, every row and the quantiles of its excess over the bound."""
-    rng, excess, apart_excess, worse, seconds = np.random.default_rng(seed), [], [], 0, []
+    rng, excess, separate_excess, worse, seconds = np.random.default_rng(seed), [], [], 0, []
     show(f"{title}, seed {seed}", f"{'uniform':>9} {'tuned':>9} {'apart':>9} {'bound':>9} {'excess':>8}  workload")
     for _ in range(ROWS):
         workload = draw(rng)
@@ -96,23 +98,25 @@ def compare(title: str, draw: Callable[[np.random.Generator], Workload], seed: i
         tuned = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         seconds.append(time.perf_counter() - start)
         with mock.patch("engine.residuals.tuning.unions.WORK", 0):
-            apart = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
+            separate = plan(workload, Budget(pcost=1.0), centers="tuned").weighted_rmse
         bound = global_bound(workload)
         excess.append(tuned / bound - 1.0)
-        apart_excess.append(apart / bound - 1.0)
-        worse += max(tuned, apart) > uniform * (1.0 + 1e-5)
-        show(f"{uniform:>9.4f} {tuned:>9.4f} {apart:>9.4f} {bound:>9.4f} {excess[-1]:>8.3%}  {described(workload)}")
-    for name, values in (("tuned", excess), ("apart", apart_excess)):
-        found = ", ".join(f"{q:.0%}: {v:.3%}" for q, v in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True))
-        show(f"excess of {name} over the bound, quantiles  {found}")
+        separate_excess.append(separate / bound - 1.0)
+        worse += max(tuned, separate) > uniform * (1.0 + 1e-5)
+        show(f"{uniform:>9.4f} {tuned:>9.4f} {separate:>9.4f} {bound:>9.4f} {excess[-1]:>8.3%}  {describe(workload)}")
+    for name, values in (("tuned", excess), ("apart", separate_excess)):
+        quantiles = ", ".join(
+            f"{q:.0%}: {v:.3%}" for q, v in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)
+        )
+        show(f"excess of {name} over the bound, quantiles  {quantiles}")
     show(f"{ROWS} workloads, above uniform: {worse}, slowest plan {max(seconds):.1f} s")
 
 
 def main() -> None:
-    """Print one row a workload."""
+    """Print one row per workload."""
     parser = options(__file__, __doc__)
-    given = parser.parse_args()
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args()
+    with table(__file__, write=args.write) as show:
         compare("Product groups, 2-3 attributes of 3-8 cells", product_workload, 1, show)
         show("")
         compare("Joint groups, 2-4 attributes of 3-6 cells", joint_workload, 2, show)

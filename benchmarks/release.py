@@ -1,11 +1,11 @@
-"""Releases on real data sizes, from the click to the file: seconds and peak memory.
+"""Releases on real data sizes: seconds and peak memory of every step.
 
     python -m benchmarks.release                          CPS and Adult, simulated; [20]^40, 1,000,000 records
     python -m benchmarks.release --adult adult.csv        the real Adult table, coded 0 .. size - 1, instead
     python -m benchmarks.release --quick                  CPS, and 20,000 records of [20]^10
 
-Each row runs in a process of its own, as a person's release does: plan, ledger, count, spend, draw, save, write.
-Seconds of the steps are those of a clock; "cpu s" are those of the processor in all of them, on all its cores.
+Each row runs in a new process: plan, ledger, count, spend, draw, save, write. Seconds of the steps
+are wall-clock times; "cpu s" are CPU seconds of all steps on all cores.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import demo_data
-from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks import options, peak_megabytes, run_in_new_process, table
 from benchmarks.counting import write_records
 from benchmarks.tuned import joint
 from demo_data.make_synthetic import synthetic
@@ -27,7 +27,7 @@ from engine.publish import write_answers
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
 
-# name, what is asked, records, seconds and megabytes that it may take
+# name, workload, records, limits of seconds and megabytes
 Job = tuple[str, Workload, Path, float | None, float | None]
 
 
@@ -37,15 +37,15 @@ def _release(workload: Workload, data: Path) -> tuple[int, float, list[float], f
         ledger = Ledger.create(Path(folder) / "bench.ledger")
         ledger.add_dataset("bench", total=Budget(pcost=1.0))
         marks = [time.perf_counter()]
-        made = plan(workload, Budget(pcost=1.0))
-        rmse = made.rmse
+        result = plan(workload, Budget(pcost=1.0))
+        rmse = result.rmse
         marks.append(time.perf_counter())
-        measured = measure(made, data, dataset="bench", ledger=ledger)
+        measured = measure(result, data, dataset="bench", ledger=ledger)
         marks.append(time.perf_counter())
         file = write_answers(measured, Path(folder) / "answers.parquet")
         marks.append(time.perf_counter())
         used = time.process_time() - started
-        return made.workload.queries, rmse, marks, used, file.stat().st_size / 1e6, peak_megabytes()
+        return result.workload.queries, rmse, marks, used, file.stat().st_size / 1e6, peak_megabytes()
 
 
 def _jobs(folder: Path, adult: Path | None, quick: bool) -> list[Job]:
@@ -67,26 +67,27 @@ def _jobs(folder: Path, adult: Path | None, quick: bool) -> list[Job]:
 
 
 def main() -> None:
-    """Print one row a release."""
+    """Print one row per release."""
     parser = options(__file__, __doc__)
     parser.add_argument("--adult", type=Path, help="the Adult table as CSV, coded 0 .. size - 1")
     parser.add_argument("--quick", action="store_true", help="fewer records and attributes")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, table(__file__, write=given.write) as show:
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, table(__file__, write=args.write) as show:
         show(
             f"{'release':26} {'answers':>12} {'rmse':>8} {'plan s':>7} {'measure s':>9} {'write s':>8} {'total s':>8} "
             f"{'asked':>6} {'cpu s':>6} {'file MB':>8} {'peak MB':>8} {'asked':>6}"
         )
-        for name, workload, data, seconds, megabytes in _jobs(Path(folder), given.adult, given.quick):
-            queries, rmse, marks, used, size, peak = own_process(_release, workload, data)
+        for name, workload, data, seconds, megabytes in _jobs(Path(folder), args.adult, args.quick):
+            queries, rmse, marks, used, size, peak = run_in_new_process(_release, workload, data)
             spans = [b - a for a, b in itertools.pairwise(marks)]
             show(
                 f"{name:26} {queries:>12,} {rmse:>8.4f} {spans[0]:>7.2f} {spans[1]:>9.2f} {spans[2]:>8.2f} "
-                f"{sum(spans):>8.2f} {_asked(seconds):>6} {used:>6.1f} {size:>8.1f} {peak:>8.0f} {_asked(megabytes):>6}"
+                f"{sum(spans):>8.2f} {_limit_text(seconds):>6} {used:>6.1f} {size:>8.1f} {peak:>8.0f} "
+                f"{_limit_text(megabytes):>6}"
             )
 
 
-def _asked(most: float | None) -> str:
+def _limit_text(most: float | None) -> str:
     return "" if most is None else f"{most:g}"
 
 

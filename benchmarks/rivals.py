@@ -1,10 +1,11 @@
-"""The other mechanisms' columns of QuerySmasher's tables 2, 3 and 4 beside this engine's plans.
+"""Other mechanisms in QuerySmasher's tables 2, 3 and 4, compared with our plans.
 
     python -m benchmarks.rivals [--write]
 
-RMSE at privacy cost 1, in counts.  "asked" is the printed number, or what the formulas of the mechanism give where the
-paper prints none to more digits; a ratio of 1 is the same mechanism, one below 1 a better search.  Where pairs are
-asked for sums or differences, single attributes are asked for prefixes, and ResidualPlanner+ has prefixes as its base.
+RMSE at privacy cost 1, in counts. "asked" is the printed number, or that of the mechanism's
+formulas if the paper prints fewer digits; a ratio of 1 is the same mechanism, one below 1 a better
+search. Workloads of sums or differences of pairs have prefixes on single attributes, and prefixes
+as base of ResidualPlanner+.
 """
 
 import sys
@@ -41,25 +42,25 @@ HEAD = f"{'workload':<18}{'mechanism':<42}{'asked':>9}{'ours':>9}{'ratio':>8}{'s
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print one row a number; return 1 when a plan is worse than asked by more than the rounding charge."""
+    """Print one row per number; return 1 if a plan exceeds it by more than rounding costs."""
     parser = options(__file__, __doc__)
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     worse = False
-    with table(__file__, write=given.write) as show:
+    with table(__file__, write=args.write) as show:
         show(HEAD)
-        for schema, asked, (mechanism, chosen), number in ROWS:
-            begun = time.perf_counter()
+        for schema, queries, (mechanism, chosen), number in ROWS:
+            start = time.perf_counter()
             words = f"{mechanism} {' '.join(f'{k}={v}' for k, v in chosen.items())}".strip()
             try:
-                found = plan(standard_workload(schema, asked), Budget(pcost=1.0), mechanism, **chosen).rmse
+                rmse = plan(standard_workload(schema, queries), Budget(pcost=1.0), mechanism, **chosen).rmse
             except EngineError as error:
-                show(f"{schema + ' ' + asked:<18}{words:<42}{error}")
+                show(f"{schema + ' ' + queries:<18}{words:<42}{error}")
                 worse = True
                 continue
-            worse = worse or found > number * 1.0003
-            seconds = time.perf_counter() - begun
+            worse = worse or rmse > number * 1.0003
+            seconds = time.perf_counter() - start
             show(
-                f"{schema + ' ' + asked:<18}{words:<42}{number:>9.3f}{found:>9.3f}{found / number:>8.4f}{seconds:>7.2f}"
+                f"{schema + ' ' + queries:<18}{words:<42}{number:>9.3f}{rmse:>9.3f}{rmse / number:>8.4f}{seconds:>7.2f}"
             )
     return 1 if worse else 0
 

@@ -1,14 +1,14 @@
-"""Rows of a long benchmark, kept one by one, so that a run that was broken off goes on where it stood."""
+"""Row file of a long benchmark: rows are saved one by one, so interrupted runs resume."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-class Kept:
-    """Rows under one head, printed as they come, and added to a file where there is one.
+class RowFile:
+    """Rows below one header, printed at once and appended to a file, if any.
 
-    Raises ValueError when the file has rows under another head: move it away.
+    Raises ValueError if the file has rows with another header.
     """
 
     def __init__(self, head: str, path: Path | None) -> None:
@@ -20,11 +20,11 @@ class Kept:
         self.rows = self.rows or [head]
 
     def has(self, begin: str) -> bool:
-        """Whether a row begins so."""
+        """Whether a row starts with this text."""
         return any(row.startswith(begin) for row in self.rows)
 
     def add(self, row: str) -> None:
-        """Print a row, and keep it."""
+        """Print a row and save it."""
         self.rows.append(row)
         print(row, flush=True)
         if self.path is not None:

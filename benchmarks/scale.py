@@ -1,14 +1,17 @@
-"""The largest published workloads on this machine: 1-way range, 2-way affine and 3-way prefix queries on [n]^d.
+"""The largest published workloads on this machine: 1-way range, 2-way affine and 3-way prefix
+queries on [n]^d.
 
     python -m benchmarks.scale [--write] [--only KIND]
 
-The last rows are Adult of table 3: its 14 attributes all treated as numeric, 2-way affine and 1-way prefix queries, to
-a certified gap of 1e-3.  The paper counts 99,830 queries there, which is what the ten pairs of Adult's numeric
-attributes make with one query a cell; "Adult cells" asks those pairs for products of prefixes, which is that number.
+The last rows are Adult of table 3: its 14 attributes all treated as numeric, 2-way affine and 1-way
+prefix queries, to a certified gap of 1e-3. The paper counts 99,830 queries there, one per cell of
+the ten pairs of numeric attributes; "Adult cells" has products of prefixes on these pairs, which is
+that number.
 
-Every row is planned in a process of its own, per-group RMSE and maximum included.  "forecast" is what was foretold
-before the start, seconds on one core.  "paper" is the total time and memory of table 7 (128 cores, 1 TB) and the RMSE
-of tables 3 and 5, where printed; a dash where the paper has no such row.
+Every row is planned in a new process, per-group RMSE and maximum included. "forecast" is the
+forecast before planning, with seconds on one core. "paper" is the total time and memory of table 7
+(128 cores, 1 TB) and the RMSE of tables 3 and 5, where printed; a dash where the paper has no such
+row.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import time
 from typing import Any
 
-from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks import options, peak_megabytes, run_in_new_process, table
 from engine.mechanisms import forecast, plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
@@ -53,30 +56,30 @@ def adult(cells: bool) -> Workload:
     sizes = {f"c{i}": n for i, n in enumerate((42, 16, 15, 9, 7, 6, 5, 2, 2))}
     sizes |= {f"n{i}": n for i, n in enumerate((100, 100, 100, 99, 85))}
     schema = Schema([Attribute.of_size(name, n) for name, n in sizes.items()])
-    asked = Workload.all_ways(schema, (1,), "prefix")
+    workload = Workload.all_ways(schema, (1,), "prefix")
     for a, b in itertools.combinations(schema.names, 2):
-        asked = asked.add((a, b), "prefix" if cells and a[0] == b[0] == "n" else "affine")
-    return asked
+        workload = workload.add((a, b), "prefix" if cells and a[0] == b[0] == "n" else "affine")
+    return workload
 
 
 def _measure(kind: str, n: int, d: int) -> tuple[Any, ...]:
     start = time.perf_counter()
-    made_of = {"mixed": mixed, "2-way": pairs}
-    workload = made_of[kind](n, d) if kind in made_of else adult(kind == "Adult cells")
-    options = {} if kind in made_of else {"gap": 1e-3}
-    foretold = forecast(workload, **options)
-    made = plan(workload, Budget(pcost=1.0), cache=False, **options)
-    groups = made.by_group()
+    builders = {"mixed": mixed, "2-way": pairs}
+    workload = builders[kind](n, d) if kind in builders else adult(kind == "Adult cells")
+    options = {} if kind in builders else {"gap": 1e-3}
+    expected = forecast(workload, **options)
+    result = plan(workload, Budget(pcost=1.0), cache=False, **options)
+    groups = result.by_group()
     seconds = time.perf_counter() - start
-    return len(groups), workload.queries, made.rmse, made.certificate.gap, seconds, peak_megabytes(), foretold
+    return len(groups), workload.queries, result.rmse, result.certificate.gap, seconds, peak_megabytes(), expected
 
 
 def main() -> None:
-    """Print one row a workload."""
+    """Print one row per workload."""
     parser = options(__file__, __doc__)
     parser.add_argument("--only", help="print the rows of this kind only: mixed, 2-way, Adult or 'Adult cells'")
-    given = parser.parse_args()
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args()
+    with table(__file__, write=args.write) as show:
         show(
             f"cores {os.cpu_count()}; seconds include workload, plan, per-group RMSE and maximum",
             f"{'workload':16} {'groups':>7} {'queries':>13} | {'rmse':>9} {'paper':>7} {'ratio':>6} {'gap':>8} | "
@@ -88,15 +91,15 @@ def main() -> None:
             ("Adult cells", None, None, 16.435, None, None),
         ]
         for kind, n, d, rmse, seconds, gigabytes in rows:
-            if given.only not in (None, kind):
+            if args.only not in (None, kind):
                 continue
-            groups, queries, ours, gap, took, megabytes, foretold = own_process(_measure, kind, n, d)
+            groups, queries, ours, gap, took, megabytes, expected = run_in_new_process(_measure, kind, n, d)
             show(
                 f"{f'{kind} [{n}]^{d}' if n else kind:16} {groups:>7,} {queries:>13,} | {ours:>9.3f} "
                 f"{_or_dash(rmse):>7} {_or_dash(rmse and ours / rmse, 3):>6} {gap:>8.1e} | {took:>6.1f} "
                 f"{_or_dash(seconds, 1):>8} {_or_dash(seconds and seconds / took, 0):>8} | {megabytes:>6.0f} "
-                f"{_or_dash(gigabytes and gigabytes * 1e3, 0):>8} | {foretold.seconds:>10.1f} "
-                f"{foretold.memory / 1e6:>6.0f}"
+                f"{_or_dash(gigabytes and gigabytes * 1e3, 0):>8} | {expected.seconds:>10.1f} "
+                f"{expected.memory / 1e6:>6.0f}"
             )
 
 

@@ -1,11 +1,11 @@
-"""What planning takes, cold and on one thread, beside what was aimed at: figure, asked, measured, met.
+"""Planning time without cache on one thread, compared with its targets.
 
     python -m benchmarks.speed [--write] [--only WORDS]
 
-Seconds are of the processor, for the whole `plan` call.  Every row is a process of its own that has loaded its
-libraries and planned something small before, so that imports do not count.  What would take hours is not run: its
-forecast stands in its place.
-Rows that were written stay as they are: move the file away to begin anew.
+Seconds are CPU seconds of the `plan` call. Every row is a new process that has imported its
+libraries and planned a small workload before, so that imports do not count. Plans of hours are not
+computed; the row has their forecast. Existing rows of the file are not computed again; move it away
+to start again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import demo_data
-from benchmarks import one_thread, options, own_process, peak_megabytes
-from benchmarks.kept import Kept
+from benchmarks import one_thread, options, peak_megabytes, run_in_new_process
+from benchmarks.row_file import RowFile
 from benchmarks.scale import mixed
 from benchmarks.tuned import cube, joint
 from engine._workers import PRELOADED
@@ -29,7 +29,7 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 
 HEAD = f"{'figure':50} {'asked':>7} {'measured':>10} {'met':>4} {'MB':>6}  remark"
-PATIENCE = 600.0  # forecasts above so many seconds are not tried
+MAX_FORECAST_S = 600.0  # plans with longer forecasts are not computed
 
 
 def _adult() -> Workload:
@@ -58,24 +58,24 @@ def _many() -> Workload:
 
 
 def _large_pairs() -> Workload:
-    asked = _adult()
-    for pair in itertools.combinations([a.name for a in asked.schema.attributes if a.size >= 85], 2):
-        asked = asked.add(pair, "affine").add(pair, "abs")
-    return asked
+    workload = _adult()
+    for pair in itertools.combinations([a.name for a in workload.schema.attributes if a.size >= 85], 2):
+        workload = workload.add(pair, "affine").add(pair, "abs")
+    return workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What is planned with which options, what is measured, and the most that it may be."""
+    """Workload and options of a figure, its kind, and its limit."""
 
-    asked: float
+    limit: float
     workload: Callable[[], Workload]
     options: dict[str, Any]
     kind: str = "seconds"
 
 
-def _tuned(asked: float, workload: Callable[[], Workload]) -> Row:
-    return Row(asked=asked, workload=workload, options={"centers": "tuned"})
+def _tuned(limit: float, workload: Callable[[], Workload]) -> Row:
+    return Row(limit=limit, workload=workload, options={"centers": "tuned"})
 
 
 ROWS: dict[str, Row] = {
@@ -83,59 +83,63 @@ ROWS: dict[str, Row] = {
     "[256] prefix, tuned": _tuned(0.3, _one),
     "[30]^40 affine, tuned": _tuned(5.0, _like),
     "[30]x[25] prefix, range, affine, tuned": _tuned(5.0, _three),
-    "[30] to [49], all affine pairs": Row(asked=8.0, workload=_distinct, options={}),
+    "[30] to [49], all affine pairs": Row(limit=8.0, workload=_distinct, options={}),
     "[10]^80 <=3-way, 85,400 groups, tuned": _tuned(1.0, _many),
     "[50]^40 affine, tuned": _tuned(60.0, lambda: joint("affine", 50, 40)),
     "[50]^40 abs, tuned": _tuned(60.0, lambda: joint("abs", 50, 40)),
-    "10,700 groups, loading over making": Row(asked=1.0, workload=lambda: mixed(40, 40), options={}, kind="loading"),
+    "10,700 groups, loading over making": Row(limit=1.0, workload=lambda: mixed(40, 40), options={}, kind="loading"),
     "Adult <=3-way, largest error, gap in 15 s": Row(
-        asked=1e-4, workload=_adult, options={"objective": "max", "time_limit": 15.0}, kind="gap"
+        limit=1e-4, workload=_adult, options={"objective": "max", "time_limit": 15.0}, kind="gap"
     ),
     "Adult <=3-way with large pairs": Row(
-        asked=20.0, workload=_large_pairs, options={"memory_limit": 2e9}, kind="long"
+        limit=20.0, workload=_large_pairs, options={"memory_limit": 2e9}, kind="long"
     ),
     "Adult <=3-way with large pairs, tuned": Row(
-        asked=60.0, workload=_large_pairs, options={"centers": "tuned", "memory_limit": 2e9}, kind="long"
+        limit=60.0, workload=_large_pairs, options={"centers": "tuned", "memory_limit": 2e9}, kind="long"
     ),
 }
 
 
 def _measure(name: str) -> tuple[float, float, str]:
-    for module in PRELOADED:  # what the app's processes have loaded, too
+    # the processes of the app import these modules, too
+    for module in PRELOADED:
         importlib.import_module(module)
     plan(Workload(cube(3, 1)).add("x0"), Budget(pcost=1.0), cache=False, workers=1)
     row = ROWS[name]
     workload = row.workload()
     expected = forecast(workload, **row.options)
-    if expected.seconds > PATIENCE and row.kind == "long":
+    if expected.seconds > MAX_FORECAST_S and row.kind == "long":
         return expected.seconds, expected.memory / 1e6, "forecast, not run"
     started = time.process_time()
-    made = plan(workload, Budget(pcost=1.0), cache=False, workers=1, **row.options)
-    found, remark = time.process_time() - started, f"RMSE {made.weighted_rmse:.4f}, forecast {expected.seconds:.2g} s"
+    result = plan(workload, Budget(pcost=1.0), cache=False, workers=1, **row.options)
+    measured, remark = (
+        time.process_time() - started,
+        f"RMSE {result.weighted_rmse:.4f}, forecast {expected.seconds:.2g} s",
+    )
     if row.kind == "gap":
-        found, remark = made.certificate.gap, f"largest standard error {made.achieved:.4f}, CPU s {found:.1f}"
+        measured, remark = result.certificate.gap, f"largest standard error {result.achieved:.4f}, CPU s {measured:.1f}"
     elif row.kind == "loading":
-        text = made.to_json()
+        text = result.to_json()
         started = time.process_time()
         load_plan(text)
         again = time.process_time() - started
-        found, remark = again / found, f"{again:.2f} s against {found:.2f} s"
-    return found, peak_megabytes(), remark
+        measured, remark = again / measured, f"{again:.2f} s against {measured:.2f} s"
+    return measured, peak_megabytes(), remark
 
 
 def main() -> None:
-    """Print one row a figure."""
+    """Print one row per figure."""
     parser = options(__file__, __doc__)
     parser.add_argument("--only", help="rows whose name holds these words")
-    given = parser.parse_args()
+    args = parser.parse_args()
     one_thread()
-    kept = Kept(HEAD, Path(__file__).with_suffix(".txt") if given.write else None)
+    output = RowFile(HEAD, Path(__file__).with_suffix(".txt") if args.write else None)
     for name, row in ROWS.items():
-        begin = f"{name:50} {row.asked:>7.4g}"
-        if (given.only is None or given.only in name) and not kept.has(begin):
-            found, megabytes, remark = own_process(_measure, name)
-            met = "yes" if found <= row.asked else "no"
-            kept.add(f"{begin} {found:>10.4g} {met:>4} {megabytes:>6.0f}  {remark}")
+        begin = f"{name:50} {row.limit:>7.4g}"
+        if (args.only is None or args.only in name) and not output.has(begin):
+            measured, megabytes, remark = run_in_new_process(_measure, name)
+            met = "yes" if measured <= row.limit else "no"
+            output.add(f"{begin} {measured:>10.4g} {met:>4} {megabytes:>6.0f}  {remark}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Tuned centers and complements against the published split: RMSE at privacy cost 1.
+"""Tuned centers and complements, compared with the published split.
 
     python -m benchmarks.tuned [--write] [--quick]
 
-"paper" is the printed QuerySmasher value, "uniform" the certified optimum of the published split, "tuned" this
-project's own.  Every row is planned in a process of its own; seconds are of the processor.
+Numbers are the RMSE at privacy cost 1. "paper" is the printed QuerySmasher value, "uniform" the
+certified optimum of the published split, "tuned" that of the tuned split. Every row is planned in a
+new process; seconds are CPU seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import time
 
 import demo_data
-from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks import options, peak_megabytes, run_in_new_process, table
 from engine.analysis.paper_results import SIZES, WAYS, published_rmse
 from engine.mechanisms import plan
 from engine.privacy import Budget
@@ -58,28 +59,28 @@ def rows(quick: bool) -> list[tuple[str, Workload, float | None]]:
 
 
 def _measure(workload: str, centers: str) -> tuple[float, float, float, float]:
-    asked = Workload.from_json(workload)
+    parsed_workload = Workload.from_json(workload)
     start = time.process_time()
-    made = plan(asked, Budget(pcost=1.0), centers=centers)
-    rmse = made.rmse
+    result = plan(parsed_workload, Budget(pcost=1.0), centers=centers)
+    rmse = result.rmse
     seconds = time.process_time() - start
-    return rmse, made.certificate.gap, seconds, peak_megabytes()
+    return rmse, result.certificate.gap, seconds, peak_megabytes()
 
 
 def main() -> None:
-    """Print one row a workload."""
+    """Print one row per workload."""
     parser = options(__file__, __doc__)
     parser.add_argument("--quick", action="store_true", help="leave out the rows that take minutes")
-    given = parser.parse_args()
-    with table(__file__, write=given.write) as show:
+    args = parser.parse_args()
+    with table(__file__, write=args.write) as show:
         show(
             f"{'workload':26} {'paper':>7} {'uniform':>9} {'tuned':>9} {'tuned/uniform':>13} {'tuned/paper':>11} "
             f"{'gap':>8} {'uniform s':>9} {'tuned s':>8} {'MB':>6}"
         )
-        for name, workload, paper in rows(given.quick):
-            asked = workload.to_json()
-            uniform, _, quick, _ = own_process(_measure, asked, "uniform")
-            tuned, gap, slow, megabytes = own_process(_measure, asked, "tuned")
+        for name, workload, paper in rows(args.quick):
+            workload_json = workload.to_json()
+            uniform, _, quick, _ = run_in_new_process(_measure, workload_json, "uniform")
+            tuned, gap, slow, megabytes = run_in_new_process(_measure, workload_json, "tuned")
             shown = "-" if paper is None else f"{paper:.3f}"
             ratio = "-" if paper is None else f"{tuned / paper:.4f}"
             show(

@@ -1,12 +1,12 @@
-"""Warm edits: what a plan takes after one edit of its workload or budget, beside the same plan from nothing.
+"""Planning time after one edit of the workload or budget, with and without cache.
 
     python -m benchmarks.warm [--edits 30] [--write]
 
-Every edit changes one thing of a workload that was planned before: the weight of a group, a group more, a group less,
-the family of a group, or the budget.  Numeric attributes change their family in groups of their own only: two families
-on one pair of them make a subworkload without product structure, whose cold search takes minutes.  Seconds hold the
-whole `plan` call and the RMSE, on one core; "cold" neither uses nor keeps what searches found.  The RMSE of both must
-agree to the gap that is asked.
+Every edit changes one thing of a planned workload: the weight of a group, an added or removed
+group, the family of a group, or the budget. Numeric attributes change their family only in groups
+of one attribute: two families on a pair give a subworkload without product structure, whose search
+takes minutes. Seconds include the `plan` call and the RMSE, on one core; "cold" does not use the
+cache. The RMSE of both must agree up to the gap.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEAD = (
 
 
 def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (what was done, workload, budget), each one edit away from the one before."""
+    """Yield (kind of edit, workload, budget), each one edit after the previous."""
     from engine.privacy import Budget
     from engine.workload import Workload
 
@@ -52,8 +52,8 @@ def edits(workload: Any, budget: Any, count: int, seed: int = 1) -> Iterator[tup
         elif what == "budget":
             budget = Budget(pcost=rng.choice((0.1, 0.5, 1.0, 2.0)))
         else:
-            made = Workload(workload.schema).add(group.attributes, chosen).groups[0]
-            groups = [*groups, made] if what == "add" else [*groups[:at], made, *groups[at + 1 :]]
+            new_group = Workload(workload.schema).add(group.attributes, chosen).groups[0]
+            groups = [*groups, new_group] if what == "add" else [*groups[:at], new_group, *groups[at + 1 :]]
         workload = Workload(workload.schema, tuple(groups))
         yield what, workload, budget
 
@@ -67,16 +67,16 @@ def measure(name: str, centers: str, count: int) -> str:
     workload = next(row for row in ROWS if str(row) == f"{name} <=3-way").workload()
     budget = Budget(pcost=1.0)
 
-    def timed(asked: Any, spent: Any, cache: bool) -> tuple[float, float]:
+    def time_plan(edited: Any, spent: Any, cache: bool) -> tuple[float, float]:
         start = time.perf_counter()
-        rmse = plan(asked, spent, centers=centers, workers=1, cache=cache).rmse
+        rmse = plan(edited, spent, centers=centers, workers=1, cache=cache).rmse
         return time.perf_counter() - start, rmse
 
-    timed(workload, budget, cache=True)
+    time_plan(workload, budget, cache=True)
     cold, warm, changes = [], [], []
-    for _, asked, spent in edits(workload, budget, count):
-        seconds, rmse = timed(asked, spent, cache=False)
-        again, other = timed(asked, spent, cache=True)
+    for _, edited, spent in edits(workload, budget, count):
+        seconds, rmse = time_plan(edited, spent, cache=False)
+        again, other = time_plan(edited, spent, cache=True)
         cold.append(seconds)
         warm.append(again)
         changes.append(other / rmse - 1.0)
@@ -93,18 +93,19 @@ def _p95(values: list[float]) -> float:
 
 
 def main() -> None:
-    """Print one row a workload and kind of center."""
+    """Print one row per workload and kind of center."""
     parser = options(__file__, __doc__)
     parser.add_argument("--edits", type=int, default=30, help="edits a row")
     parser.add_argument("--centers", nargs="+", choices=("uniform", "tuned"), help="some of the rows")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, table(__file__, write=given.write) as show:
-        os.environ["DP_WORKBENCH_CACHE"] = folder  # no line profits from an earlier run
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, table(__file__, write=args.write) as show:
+        # an empty cache, independent of earlier runs
+        os.environ["DP_WORKBENCH_CACHE"] = folder
         show(HEAD)
         for name, centers in CASES:
-            if given.centers and centers not in given.centers:
+            if args.centers and centers not in args.centers:
                 continue
-            show(measure(name, centers, given.edits))
+            show(measure(name, centers, args.edits))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
     python -m benchmarks.wide [--write]
 
-Every row is a process of its own on one thread; "s" are seconds of the processor of the search alone, without imports.
-"f" is the root of the total variance at privacy cost 1 of the residual space with the uniform center, of the whole
-attribute in rows that say so.  "exponent" is the slope of log seconds by log width from 1,000 cells on.
+Every row is a new process on one thread; "s" are CPU seconds of the search, without imports. "f" is
+the root of the total variance at privacy cost 1 of the residual space with the uniform center, or
+of the complete attribute in rows named "whole". "exponent" is the slope of log seconds by log width
+from 1,000 cells on.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 
 import numpy as np
 
-from benchmarks import one_thread, options, own_process, peak_megabytes, table
+from benchmarks import one_thread, options, peak_megabytes, run_in_new_process, table
 from engine.residuals.intervals import IntervalGram, IntervalSpace, solve
 
 WIDTHS = (250, 500, 1_000, 2_000, 3_650, 10_000, 30_000)
@@ -29,9 +30,9 @@ FAMILIES = {
 
 
 def _measure(family: str, cells: int) -> tuple[float, float, float, int, float]:
-    whole = family.endswith("whole")
-    solve(IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=whole))  # loads SciPy
-    space = IntervalSpace(gram=IntervalGram(cells=cells, **FAMILIES[family]), whole=whole)
+    full_attribute = family.endswith("whole")
+    solve(IntervalSpace(gram=IntervalGram(cells=20, **FAMILIES[family]), whole=full_attribute))  # loads SciPy
+    space = IntervalSpace(gram=IntervalGram(cells=cells, **FAMILIES[family]), whole=full_attribute)
     started = time.process_time()
     solution = solve(space)
     seconds = time.process_time() - started
@@ -48,7 +49,7 @@ def main() -> None:
         for family in FAMILIES:
             times = []
             for cells in WIDTHS:
-                seconds, megabytes, gap, evaluations, trace = own_process(_measure, family, cells)
+                seconds, megabytes, gap, evaluations, trace = run_in_new_process(_measure, family, cells)
                 times.append(seconds)
                 show(
                     f"{family:22} {cells:>7,} | {seconds:>7.3f} {megabytes:>5.0f} {gap:>8.1e} {evaluations:>11} "

@@ -1,7 +1,7 @@
 """Brute-force oracles on the full domain, independent of the engine's formulas.
 
-Notation: N cells of the full domain in row-major order of the schema, W query rows (queries, N),
-B strategy rows (measurements, N) with independent noise. Queries are evaluated cell by cell from the
+Notation: N cells of the full domain in row-major order of the schema, W query rows (queries, N), B
+strategy rows (measurements, N) with independent noise. Queries are evaluated cell by cell from the
 definition of their family; rows of families, Gram matrices and plan formulas are not used.
 """
 

@@ -1,4 +1,4 @@
-"""What developers run: the tests, which tell what they leave out, and tables, which are kept as they were printed."""
+"""Test runner, selection of changed tests, noise of tests, and benchmark tables."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import options, own_process, peak_megabytes, table
+from benchmarks import options, peak_megabytes, run_in_new_process, table
 from engine.release import discrete_gaussian, noise
 from tests import conftest
 
@@ -28,7 +28,7 @@ def test_small():
 
 
 def run(tmp_path, *options):
-    """Output of a run with the settings of this one over a file with three large tests and a small one."""
+    """Output of a test run on a file with three tests marked full and one other test."""
     (tmp_path / "test_marked.py").write_text(MARKED, encoding="utf-8")
     command = [sys.executable, "-m", "tests", "--only-tests", "-p", "no:cacheprovider", "-v"]
     command += ["-c", ROOT / "pyproject.toml", "-p", "tests.conftest", *options, tmp_path / "test_marked.py"]
@@ -36,16 +36,16 @@ def run(tmp_path, *options):
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_left_out_tests_of_workers_are_counted(tmp_path):
-    found = run(tmp_path, "-n", "1")
-    assert "1 passed" in found
-    assert "3 tests were left out; python -m tests --full runs them, too" in found
+def test_deselected_full_tests_of_workers_are_counted(tmp_path):
+    output = run(tmp_path, "-n", "1")
+    assert "1 passed" in output
+    assert "3 tests were left out; python -m tests --full runs them, too" in output
 
 
-def test_full_runs_everything_and_what_it_compiled_is_kept_for_the_next_process(tmp_path):
-    found = run(tmp_path, "--full", "-n", "0")
-    assert "4 passed" in found
-    assert "left out" not in found
+def test_full_run_runs_all_and_writes_bytecode(tmp_path):
+    output = run(tmp_path, "--full", "-n", "0")
+    assert "4 passed" in output
+    assert "left out" not in output
     assert [file.suffix for file in (tmp_path / "__pycache__").iterdir()] == [".pyc"]
 
 
@@ -94,10 +94,10 @@ def test_changed_selects_importers_mirrors_and_names(tmp_path: Path) -> None:
         subprocess.run([*git, "checkout", "-q", "."], cwd=tmp_path, check=True)
 
 
-def test_noise_is_that_of_the_test_here_and_its_own_in_a_child() -> None:
+def test_noise_depends_on_test_but_not_in_children() -> None:
     drawn = []
     for place in ("tests/one", "tests/one", "tests/other"):
-        conftest.plant(place)
+        conftest.seed_noise(place)
         drawn.append(discrete_gaussian(variance=2**40, size=5).tolist())
     assert drawn[0] == drawn[1] != drawn[2]
     child = multiprocessing.get_context("fork").Process(target=lambda: os._exit(noise.os is not os))
@@ -107,7 +107,7 @@ def test_noise_is_that_of_the_test_here_and_its_own_in_a_child() -> None:
     assert noise.os is not os
 
 
-def test_a_table_is_kept_as_it_was_printed_and_only_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_table_is_saved_only_with_write_option(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     script = tmp_path / "rows.py"
     for write in (options(str(script), "Rows.\nAnd more.").parse_args(words).write for words in ([], ["--write"])):
         assert not script.with_suffix(".txt").exists()
@@ -119,22 +119,22 @@ def test_a_table_is_kept_as_it_was_printed_and_only_when_asked(tmp_path: Path, c
     assert script.with_suffix(".txt").read_text(encoding="utf-8") == printed
 
 
-def test_half_a_table_replaces_none(tmp_path: Path) -> None:
-    kept = tmp_path / "rows.txt"
-    kept.write_text("whole", encoding="utf-8")
+def test_failed_table_keeps_previous_file(tmp_path: Path) -> None:
+    table_file = tmp_path / "rows.txt"
+    table_file.write_text("previous", encoding="utf-8")
 
-    def broken() -> None:
+    def write_half_table() -> None:
         with table(str(tmp_path / "rows.py"), write=True) as show:
             show("head")
             raise KeyError("row")
 
     with pytest.raises(KeyError, match="row"):
-        broken()
-    assert kept.read_text(encoding="utf-8") == "whole"
+        write_half_table()
+    assert table_file.read_text(encoding="utf-8") == "previous"
 
 
-def test_the_peak_of_memory_is_that_of_the_process_alone():
-    held = bytearray(400 * 2**20)
-    held[:: 2**12] = b"x" * len(held[:: 2**12])
-    del held
-    assert own_process(peak_megabytes) < 300 < peak_megabytes()
+def test_run_in_new_process_measures_separate_memory():
+    memory = bytearray(400 * 2**20)
+    memory[:: 2**12] = b"x" * len(memory[:: 2**12])
+    del memory
+    assert run_in_new_process(peak_megabytes) < 300 < peak_megabytes()

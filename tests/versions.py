@@ -1,8 +1,10 @@
-"""The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [pytest options]`.
+"""The lowest versions that pyproject.toml names: `python -m tests.versions [--more] [pytest
+options]`.
 
-Ordinary test runs use the newest versions. This module creates an environment with exactly the lowest
-versions and runs the tests that depend most on other packages: golden files, settings, SQL, records,
-figures, a page. `--more` adds further tests, such as command line and published files (some minutes).
+Ordinary test runs use the newest versions. This module creates an environment with exactly the
+lowest versions and runs the tests that depend most on other packages: golden files, settings, SQL,
+records, figures, a page. `--more` adds further tests, such as command line and published files
+(some minutes).
 """
 
 import re
