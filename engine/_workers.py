@@ -119,7 +119,7 @@ def run_in_workers(
     Cancelled
         Python ends while a thread waits for results.
 
-    >>> call_apart({"five": (len, ("abcde",))}, at_once=1, seconds=60.0, hear=lambda fraction, labels: None)
+    >>> run_in_workers({"five": (len, ("abcde",))}, at_once=1, seconds=60.0, hear=lambda fraction, labels: None)
     {'five': 5}
     """
     if not calls:

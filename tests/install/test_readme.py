@@ -129,7 +129,7 @@ def test_readme_pictures_exist_and_are_small() -> None:
     named = set(re.findall(r"\]\((\.readme/.*?)\)", README.read_text(encoding="utf-8")))
     assert named == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
     source = (ROOT / "tests" / "browser" / "pictures.py").read_text(encoding="utf-8")
-    (walk,) = re.findall(r'WALK = .*"(\w+\.webp)"', source)
+    (walk,) = re.findall(r'TOUR_FILE = .*"(\w+\.webp)"', source)
     taken = {f".readme/{name}.png" for name in re.findall(r'taken\(visit, "(\w+)"', source)}
     assert named == {*taken, f".readme/{walk}"}
     with Image.open(ROOT / ".readme" / walk) as moving:
