@@ -130,7 +130,7 @@ def test_readme_pictures_exist_and_are_small() -> None:
     assert named == {f".readme/{file.name}" for file in (ROOT / ".readme").iterdir()}
     source = (ROOT / "tests" / "browser" / "pictures.py").read_text(encoding="utf-8")
     (walk,) = re.findall(r'TOUR_FILE = .*"(\w+\.webp)"', source)
-    taken = {f".readme/{name}.png" for name in re.findall(r'taken\(visit, "(\w+)"', source)}
+    taken = {f".readme/{name}.png" for name in re.findall(r'take_picture\(visit, "(\w+)"', source)}
     assert named == {*taken, f".readme/{walk}"}
     with Image.open(ROOT / ".readme" / walk) as moving:
         seconds = []
