@@ -18,6 +18,7 @@ from engine.release.noisy_answers import _on_grid
 from engine.residuals import operators
 from engine.residuals.decomposition import decompose
 from engine.residuals.marginals import MarginalStrategy
+from engine.residuals.tuning.tune import tuned_centers
 
 CASES = {
     "querysmasher": {},
@@ -75,6 +76,22 @@ def test_other_queries_on_wide_attribute_are_planned(kind, monkeypatch):
     result = plan_of(workload, "querysmasher")
     monkeypatch.undo()
     assert result.rmse == pytest.approx(plan_of(workload, "querysmasher").rmse, rel=1e-6)
+
+
+def test_tuned_centers_beside_wide_marginal_equal_those_with_matrices(request):
+    workload = marginals(12).add("age", "prefix", weight=20.0)
+    expected = tuned_centers(workload, lambda *_: None)
+    request.getfixturevalue("wide_from_ten")
+    centers = tuned_centers(workload, lambda *_: None)
+    assert centers.keys() == expected.keys() == {"age"}
+    np.testing.assert_allclose(centers["age"], expected["age"], atol=1e-6)
+
+
+def test_tuning_beside_wide_marginal_forms_no_matrix():
+    workload = marginals(30_000).add("age", "prefix", weight=1e6)
+    assert forecast(workload, centers="tuned").seconds < 1.0
+    tuned = plan_of(workload, "querysmasher tuned")
+    assert tuned.weighted_rmse < plan_of(workload, "querysmasher").weighted_rmse
 
 
 @pytest.mark.usefixtures("wide_from_ten")

@@ -28,13 +28,17 @@ from engine.residuals.decomposition import (
     NEGLIGIBLE,
     Factor,
     GroupContribution,
+    IdentityFactor,
     add_factors,
     assemble,
+    has_identity_gram,
     part_rows,
     queried_spaces,
     rows_bytes,
 )
 from engine.residuals.dual_solver import DualProblem, Options
+from engine.residuals.marginals import marginal_solution
+from engine.residuals.operators import ScaledIdentity
 from engine.residuals.strategy_search import dense_bytes, step_seconds
 from engine.workload import Group, Part, Workload, subsets
 from engine.workload.workload import GroupClass
@@ -125,7 +129,9 @@ class Evaluation:
         """Return the scalar of a piece: its Gram on the attributes outside a space, in counts^2."""
         if number not in self.scalars:
             piece = self.problem.pieces[number]
-            if len(piece.roles) == 1:
+            if self.problem.has_closed_form(piece):
+                square = 1.0 / self.problem.sizes[piece.roles[0]]
+            elif len(piece.roles) == 1:
                 pi = self.center(piece.roles[0])
                 square = float(pi @ self.problem.gram(piece.part) @ pi)
             else:
@@ -143,7 +149,9 @@ class Evaluation:
         if number not in self.factors:
             piece = self.problem.pieces[number]
             sizes = tuple(piece.part.sizes[i] for i in piece.inside)
-            if len(piece.roles) == 1:
+            if self.problem.has_closed_form(piece):
+                class_gram: Factor = IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1))
+            elif len(piece.roles) == 1:
                 N = basis(sizes[0])
                 class_gram = Factor(sizes=sizes, matrix=N.T @ self.problem.gram(piece.part) @ N)
             else:
@@ -216,6 +224,11 @@ class Evaluation:
         """Return L of a piece on the attributes inside, with its derivatives as in `sensitivities`."""
         if number not in self.solved:
             piece = self.problem.pieces[number]
+            if self.problem.has_closed_form(piece):
+                # neither its Gram nor its center changes, so both derivatives are irrelevant
+                value = marginal_solution(piece.part.sizes[0]).value
+                self.solved[number] = value, np.zeros(()), [np.zeros(piece.part.sizes[0] - 1)]
+                return self.solved[number]
             centers = [self.centers.get(piece.roles[i]) for i in piece.inside]
             self.solved[number] = self.problem.dual(number, self.factor(number), centers)
         return self.solved[number]
@@ -238,6 +251,8 @@ class Evaluation:
         """
         for number, change in self.by_scalar.items():
             piece = self.problem.pieces[number]
+            if self.problem.has_closed_form(piece):
+                continue
             if len(piece.roles) == 1:
                 role = piece.roles[0]
                 gradient = 2.0 * self.problem.gram(piece.part) @ self.center(role)
@@ -421,10 +436,20 @@ class CenterProblem:
         Resources are reserved from the smallest class up.
         """
         fitting: dict[Any, bool] = {}
+        # marginals on a wide attribute need matrices only if its other queries do
+        dense = {
+            self.roles[group.attributes[a]]
+            for group in firsts
+            for part in group.parts
+            if not has_identity_gram(part)
+            for a in part.axes
+        }
         for group in sorted(firsts, key=lambda g: max((p.cells for p in g.parts), default=0)):
             for part in group.parts:
                 key, n, rank = self._part_key(group, part), part.cells, min(part.count, part.cells)
-                if key not in fitting:
+                if key not in fitting and has_identity_gram(part) and key[1][0] not in dense:
+                    fitting[key] = True
+                elif key not in fitting:
                     peak = rows_bytes(part) + dense_bytes(rank, n, n) + 32 * n * n
                     step = step_seconds(rank, n)
                     joint = len(part.sizes) > 1
@@ -518,7 +543,7 @@ class CenterProblem:
     def _compute_is_zero(self, piece: Piece) -> bool:
         if any(piece.part.sizes[i] == 1 for i in piece.inside):
             return True
-        if len(piece.part.sizes) > 1:
+        if len(piece.part.sizes) > 1 or has_identity_gram(piece.part):
             return False
         gram = self.gram(piece.part)
         N = basis(piece.part.sizes[0])
@@ -530,10 +555,16 @@ class CenterProblem:
             if role in piece.roles:
                 if len(piece.part.sizes) > 1:
                     return False
+                if has_identity_gram(piece.part):
+                    continue
                 gram = self.gram(piece.part)
                 if not np.allclose(gram, np.roll(gram, (1, 1), (0, 1)), rtol=0, atol=1e-12 * np.abs(gram).max()):
                     return False
         return True
+
+    def has_closed_form(self, piece: Piece) -> bool:
+        """Return whether a piece is a marginal on one wide attribute with the uniform center."""
+        return has_identity_gram(piece.part) and piece.roles[0] not in self.tuned
 
     def rows(self, part: Part) -> Array:
         """Return rows with the Gram of a joint part, shape (rows, *sizes)."""
@@ -543,6 +574,8 @@ class CenterProblem:
 
     def gram_trace(self, part: Part) -> float:
         """Return the trace of the Gram of a part, the reference for rounding."""
+        if has_identity_gram(part):
+            return float(part.cells)
         return float(np.trace(self.gram(part)) if len(part.sizes) == 1 else np.sum(self.rows(part) ** 2))
 
     def evaluate(self, centers: Mapping[Role, Array]) -> tuple[float, dict[Role, Array]]:

@@ -52,7 +52,7 @@ from engine._arrays import Array, Index
 from engine.progress import Listener
 from engine.residuals.basis import UNIFORM, Role, Split, basis
 from engine.residuals.cache import SolveCache
-from engine.residuals.decomposition import Factor, Subworkload
+from engine.residuals.decomposition import Factor, IdentityFactor, Subworkload
 from engine.residuals.dual_solver import Options
 from engine.residuals.strategy_search import eigen_seconds, step_seconds
 from engine.residuals.tuning.center_objective import Allowance, CenterProblem, Evaluation, too_slow
@@ -425,7 +425,7 @@ def split_seconds(
                 else MIXED_SPACE_STEPS
             )
             seconds += steps * _step(sub, factors)
-        elif len(sub.sizes) == 1:
+        elif len(sub.sizes) == 1 and not isinstance(factors[sub.terms[0].factors[0][1]], IdentityFactor):
             seconds += SEPARABLE_STEPS * eigen_seconds(sub.dimension)
     return seconds
 
