@@ -50,6 +50,7 @@ def test_full_run_runs_all_and_writes_bytecode(tmp_path):
 
 
 PROJECT = {
+    "tests/__init__.py": "",  # otherwise an installed checkout is imported instead
     "engine/plans/__init__.py": "from engine.plans.costs import cost",
     "engine/plans/costs.py": "def cost(): ...",
     "engine/plans/plan.py": "from engine.plans import cost",
