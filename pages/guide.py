@@ -16,7 +16,9 @@ TUTORIAL = (
 FENCED = re.compile(r"^```\w+\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 TEXTS = {
     text.split("\n", 1)[0].removeprefix("# "): text.split("\n", 1)[1]
-    for text in (file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("guides").glob("*.md")))
+    for text in (
+        file.read_text(encoding="utf-8") for file in sorted(Path(__file__).with_name("guides").glob("[0-9]*.md"))
+    )
 }
 
 

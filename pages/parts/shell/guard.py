@@ -121,7 +121,8 @@ def start_token() -> str:
     if address not in LOOPBACK and not set(names) - set(LOOPBACK):
         raise SystemExit(
             f"The workbench was told to listen on {address}. Name the host that people will open, for instance "
-            "--server.allowedHosts workbench.example.org, and put a proxy with log-in before it; the README says how."
+            "--server.allowedHosts workbench.example.org, and put a proxy with log-in in front of it; "
+            "see the guide 'Behind a proxy'."
         )
     given = os.environ.get(VARIABLE, "")
     if given and not (len(given) >= SHORTEST and re.fullmatch(r"[A-Za-z0-9_-]+", given)):
