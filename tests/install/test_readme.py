@@ -1,4 +1,4 @@
-"""README: its blocks run unchanged, and its numbers, files and modules are current."""
+"""README and documents: blocks run unchanged; numbers, links, files and modules are current."""
 
 from __future__ import annotations
 
@@ -9,40 +9,38 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
 
-from demo_data import make_synthetic
+from benchmarks import readme
 from engine.bounds import lower_bounds as best
 from engine.cli.main import main
+from engine.mechanisms import MECHANISMS
 from engine.privacy import Budget
-from engine.publish import release_package as package
-from engine.publish.release_package import report_html
-from engine.release import Measurement
 from tests.mutations.bugs import BUGS
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 ROOT = README.parent
+THREAT_MODEL = ROOT / "engine" / "THREAT_MODEL.md"
+DOCUMENTS = (
+    *("README.md", "CONTRIBUTING.md", "tests/README.md", ".github/SECURITY.md", "demo_data/README.md"),
+    *("engine/THREAT_MODEL.md", "engine/ARCHITECTURE.md"),
+)
 FOLDERS = "engine|pages|tests|benchmarks|demo_data"
-BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
-(PRINTED,) = re.findall(r"```text\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
+TEXT = README.read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```(python|sh)\n(.*?)```", TEXT, flags=re.DOTALL)
+(PRINTED,) = re.findall(r"```text\n(.*?)```", TEXT, flags=re.DOTALL)
 
 
-def run_shell(block: str) -> None:
+def run_shell(block: str, folder: Path) -> None:
     """Run the lines of a shell block in this process, without starting programs."""
-    modules = {"engine": main, "demo_data.make_synthetic": make_synthetic.main}
-    skipped = False
-    for line in map(str.strip, block.splitlines()):
-        if line.startswith("if "):
-            skipped = Path(line.split()[4]).exists()
-        elif line == "fi":
-            skipped = False
-        elif not skipped:
-            program, flag, module, *arguments = shlex.split(line, comments=True)
-            assert (program, flag) == (".venv/bin/python", "-m")
-            assert not modules[module](arguments), line
+    first, *lines = block.strip().splitlines()
+    assert first == "work=$(mktemp -d)"
+    for line in lines:
+        program, *arguments = shlex.split(line.replace("$work", str(folder)))
+        assert program == ".venv/bin/dp-query-workbench"
+        assert not main(arguments), line
 
 
 def link_demo_data(folder: Path) -> Path:
@@ -51,78 +49,98 @@ def link_demo_data(folder: Path) -> Path:
     return folder
 
 
-def test_readme_blocks_run_twice_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    assert [kind for kind, _ in BLOCKS] == ["python", "sh", "sh"]
+def test_readme_blocks_print_shown_output(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    (kind, python), (other_kind, shell) = BLOCKS
+    assert (kind, other_kind) == ("python", "sh")
     monkeypatch.chdir(link_demo_data(tmp_path))
-    said, reports = [], dict[str, str]()
-
-    def render_once(measurement: Measurement, **options: Any) -> str:
-        """Report of a release, rendered once per dataset."""
-        if measurement.dataset not in reports:
-            reports[measurement.dataset] = report_html(measurement, **options)
-        return reports[measurement.dataset]
-
-    monkeypatch.setattr(package, "report_html", render_once)
+    exec(compile(python, "README.md", "exec"), {})
+    assert capsys.readouterr().out == PRINTED
     # the search for the best bound is slow; its start value is a valid bound, too
     monkeypatch.setattr(best, "global_bound", partial(best.global_bound, steps=0))
-    for _ in range(2):
-        for kind, block in BLOCKS:
-            if kind == "python":
-                exec(compile(block, "README.md", "exec"), {})
-            else:
-                run_shell(block)
-        said.append(capsys.readouterr())
-    assert set(reports) == {"cps", "panel"}
-    assert all("age < 19" in one.out for one in said)
-    assert [one.out.count("; spent pcost") for one in said] == [2, 0]
-    assert [one.out.count("nothing new was spent") for one in said] == [0, 2]
-    assert "of 800 persons some of their rows" in said[0].err
-    for row in PRINTED.splitlines():
-        assert f"\n{row}" in f"\n{said[0].out}", "the README shows the printed comparison"
+    run_shell(shell, tmp_path_factory.mktemp("work"))
+    assert capsys.readouterr().out.count("; spent pcost") == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["demo_data"]  # git status stays clean
 
 
 @pytest.mark.full
 def test_readme_blocks_run_in_shell(tmp_path: Path) -> None:
     place = link_demo_data(tmp_path) / ".venv" / "bin"
     place.mkdir(parents=True)
-    (place / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (place / "python").chmod(0o755)
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    for _ in range(2):
-        for kind, block in BLOCKS:
-            command = ["bash", "-e", "-c", block] if kind == "sh" else [str(place / "python"), "-c", block]
-            subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    for name, words in (("python", ""), ("dp-query-workbench", "-m engine ")):
+        (place / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (place / name).chmod(0o755)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    for kind, block in BLOCKS:
+        command = ["bash", "-e", "-c", block] if kind == "sh" else [str(place / "python"), "-c", block]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    assert {file.name for file in tmp_path.iterdir()} == {"demo_data", ".venv"}
+
+
+def test_readme_is_short() -> None:
+    assert len(TEXT) <= 6_000
+
+
+def test_benchmarks_readme_matches_results() -> None:
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert text == readme.readme(), "run python -m benchmarks.readme --write"
 
 
 def test_readme_figures_match_benchmarks() -> None:
-    text = README.read_text(encoding="utf-8")
-    printed = "".join((README.parent / "benchmarks" / f"{name}.txt").read_text() for name in ("published", "tuned"))
-    rows = re.findall(r"^\| (?:CPS|Adult|Loans|\[).*$", text, flags=re.MULTILINE)
-    assert len(rows) == 8
-    for row in rows:
-        figures = [f for f in row.split("|")[3:] if f.strip()]
-        for figure in figures:
-            assert figure.strip() in printed, f"{figure} of {row} is in no benchmark's output"
+    section = TEXT[TEXT.index("## What it does") : TEXT.index("## From Python")]
+    results = {file.stem: file.read_text(encoding="utf-8") for file in (ROOT / "benchmarks").glob("*.txt")}
+    linked = re.findall(r"\[([\d.]+)(?:%| s)?\]\(benchmarks/README\.md#(\w+)\)", section)
+    assert len(linked) == 5
+    for figure, name in linked:
+        assert figure in results[name], f"{figure} is not in benchmarks/{name}.txt"
+    figures = re.findall(r"\d[\d,]*\.\d+|\d+(?:,\d{3})+", section)
+    assert [figure for figure in figures if not any(figure in text for text in results.values())] == []
+    assert f"**Compares** {len(MECHANISMS)} mechanisms" in section
+    table = TEXT[TEXT.index("## Mechanisms") : TEXT.index("## What is promised")]
+    assert sorted(re.findall(r"`([\w+]+)`", table)) == sorted(mechanism.name for mechanism in MECHANISMS)
 
 
-def printed_row(name: str, start: str) -> list[str]:
-    """Numbers in the only row of a benchmark's output that begins with `start`."""
-    lines = (ROOT / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-    (row,) = [line for line in lines if " ".join(line.split()).startswith(f"{start} ")]
-    return row.replace("|", " ").split()[len(start.split()) :]
+def linked_files(file: Path) -> set[Path]:
+    """Return the files of the project to which a Markdown file links; fail if one is missing."""
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)[^)]*\)", file.read_text(encoding="utf-8"))
+    files = {(file.parent / link).resolve() for link in links}
+    assert [path for path in files if not path.exists()] == []
+    return {path for path in files if path.suffix not in (".png", ".webp")}
 
 
-def test_readme_times_match_benchmarks() -> None:
-    text = " ".join(README.read_text(encoding="utf-8").split())
-    *_, seconds, theirs, _, space, their_space, _, _ = printed_row("scale", "mixed [40]^40")
-    ours = f"takes {seconds} s and {space} MB here"
-    assert f"{ours}, where the paper prints {float(theirs):,} s and {round(int(their_space) / 1000)} GB" in text
-    seconds_to_file = printed_row("release", "Adult <=3-way, 48,842")[5]
-    assert f"to a file of 21 million rows, takes {float(seconds_to_file):.0f} s" in text
-    (median, _, _) = printed_row("latency", "Adult, all up to 3-way 21,043,261 budget")
-    assert f"a change of the budget shows in {float(median):.1f} s" in text
-    assert "planned in less than a second" in text
-    assert float(printed_row("published", "Adult <=3-way")[6]) < 1
+# question -> words of its answer
+FACTS = {
+    "protect a person with five rows": "To protect a person with five rows",
+    "PostgreSQL": "postgres://",
+    "after a crash": "completed by the same call, with the same noise",
+    "epsilon": "What is epsilon",
+    "cite": "cff-version",
+    "verify a package": "verify --package release.zip",
+    "not protected": "## What is not protected",
+    "access to the app": "listens only on 127.0.0.1",
+    "negative counts": "Unbiased answers can be negative",
+    "sampling weights": "does not add up weights",
+    "next year": "plan the total for all years",
+    "accuracy and speed": "peak memory on two cores",
+    "report a vulnerability": "Report a vulnerability in private",
+    "add a mechanism": "**A mechanism.**",
+    "terms": "## Glossary",
+    "requirements of tests": "## What each level needs",
+}
+
+
+def test_facts_are_within_two_clicks_of_readme() -> None:
+    files = {README}
+    for _ in range(2):
+        files |= {link for file in files if file.suffix == ".md" for link in linked_files(file)}
+    texts = [" ".join(file.read_text(encoding="utf-8").split()) for file in files if file.is_file()]
+    assert [fact for fact, words in FACTS.items() if not any(words in text for text in texts)] == []
+
+
+@pytest.mark.parametrize("name", [*DOCUMENTS, "pages/guides/README.md"])
+def test_document_links_exist(name: str) -> None:
+    linked_files(ROOT / name)
 
 
 def test_readme_pictures_exist_and_are_small() -> None:
@@ -147,9 +165,10 @@ def test_readme_pictures_exist_and_are_small() -> None:
         assert (ROOT / name).stat().st_size < 150_000
 
 
-def test_readme_number_of_planted_bugs_is_current() -> None:
-    (count,) = re.findall(r"^\| over (\d+) privacy bugs planted,", README.read_text(encoding="utf-8"), re.MULTILINE)
-    assert int(count) < len(BUGS) <= int(count) + 100
+def test_number_of_planted_bugs_is_current() -> None:
+    texts = TEXT + THREAT_MODEL.read_text(encoding="utf-8")
+    (count,) = {int(n) for n in re.findall(r"ore than \[?(\d+) (?:privacy|planted) bugs", texts)}
+    assert count < len(BUGS) <= count + 100
 
 
 def unknown_places(text: str) -> list[str]:
@@ -168,7 +187,8 @@ def unknown_places(text: str) -> list[str]:
 
 
 def test_named_files_and_modules_exist() -> None:
-    files = [README, ROOT / "CONTRIBUTING.md", ROOT / "demo_data" / "README.md"]
+    files = [ROOT / name for name in DOCUMENTS]
+    files += (ROOT / "pages" / "guides").glob("*.md")
     files += [f for folder in FOLDERS.split("|") for f in (ROOT / folder).rglob("*.py") if f != Path(__file__)]
     texts = {f.relative_to(ROOT).as_posix(): f.read_text(encoding="utf-8") for f in files}
     assert sum(len(re.findall(rf"`(?:{FOLDERS})[/.]", text)) for text in texts.values()) > 50
@@ -181,6 +201,6 @@ def test_unknown_places_reports_missing_names() -> None:
     assert unknown_places(", ".join(f"`{g}`" for g in gone)) == gone
 
 
-def test_readme_promise_matches_budget() -> None:
-    quoted = " ".join(re.findall(r"^> (.*)$", README.read_text(encoding="utf-8"), flags=re.MULTILINE))
+def test_threat_model_promise_matches_budget() -> None:
+    quoted = " ".join(re.findall(r"^> (.*)$", THREAT_MODEL.read_text(encoding="utf-8"), flags=re.MULTILINE))
     assert quoted == Budget(pcost=1.0, rows_per_person=3).promise
