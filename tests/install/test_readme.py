@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import engine
 from benchmarks import readme
 from engine.bounds import lower_bounds as best
 from engine.cli.main import main
@@ -136,6 +137,13 @@ def test_facts_are_within_two_clicks_of_readme() -> None:
         files |= {link for file in files if file.suffix == ".md" for link in linked_files(file)}
     texts = [" ".join(file.read_text(encoding="utf-8").split()) for file in files if file.is_file()]
     assert [fact for fact, words in FACTS.items() if not any(words in text for text in texts)] == []
+
+
+def test_changelog_first_version_is_that_of_project() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.findall(r"^## \[([\d.]+)\] - (\d{4}-\d\d-\d\d)$", text, re.MULTILINE)[0]
+    assert version == engine.__version__
+    assert f"date-released: {date}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, "pages/guides/README.md"])
