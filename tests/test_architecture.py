@@ -248,6 +248,7 @@ def violations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return broken_contracts(added, tmp_path_factory.mktemp("planted"))
 
 
+@pytest.mark.needs("importlinter")
 @pytest.mark.parametrize(("contract", "module", "imported"), PLANTS)
 def test_planted_import_breaks_its_contract(
     contract: str, module: str, imported: str, violations: dict[str, str]
@@ -256,6 +257,7 @@ def test_planted_import_breaks_its_contract(
     assert re.search(rf"^- +{re.escape(module)} -> {re.escape(imported)}\b", said, re.MULTILINE), said
 
 
+@pytest.mark.needs("importlinter")
 def test_module_without_layer_is_reported(tmp_path: Path) -> None:
     said = broken_contracts({file: "X = 1\n" for _, file in UNPLACED}, tmp_path)
     assert list(said) == [contract for contract, _ in UNPLACED]
