@@ -87,7 +87,14 @@ from engine.residuals import (
     digest,
 )
 from engine.residuals.basis import FullTable, Role
-from engine.residuals.decomposition import Decomposition, IdentityFactor, Subworkload, assemble, merge_terms
+from engine.residuals.decomposition import (
+    Decomposition,
+    IdentityFactor,
+    IntervalFactor,
+    Subworkload,
+    assemble,
+    merge_terms,
+)
 from engine.residuals.intervals import MIN_SHARE, IntervalGram, IntervalSpace, evaluate
 from engine.workload import Workload
 
@@ -251,6 +258,8 @@ def _norm_of(factor: Factor, centers: Sequence[Array | None], axes: Axes) -> _No
     if isinstance(factor, IdentityFactor) and centers[0] is None:
         gram = IntervalGram(cells=factor.sizes[0], marginal=1.0)
         return _MarginalNorm(axes=axes, space=IntervalSpace(gram=gram))
+    if isinstance(factor, IntervalFactor) and centers[0] is None:
+        return _MarginalNorm(axes=axes, space=IntervalSpace(gram=factor.matrix.gram))
     return _norm(factor, Lift(factor.sizes, centers), axes)
 
 

@@ -33,11 +33,13 @@ query rows.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import math
+import operator
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +48,7 @@ import scipy
 from engine._arrays import Array, Index, unique_rows
 from engine._threads import threads_for
 from engine.residuals.basis import UNIFORM, Axes, Complement, Space, Split, basis, center, class_rows, digest
+from engine.residuals.intervals import IntervalGram, IntervalMatrix, IntervalSpace, gram_product
 from engine.residuals.operators import ScaledIdentity, is_wide
 from engine.workload import Group, Part, Workload, joint_part, subsets
 
@@ -234,6 +237,20 @@ class IdentityFactor(Factor):
         return float(self.dimension)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalFactor(Factor):
+    """Class Gram of interval queries on one wide attribute, without its matrix."""
+
+    matrix: IntervalMatrix  # type: ignore[assignment]
+
+    def dense(self) -> Array:
+        return self.matrix.dense()
+
+    @property
+    def trace(self) -> float:
+        return float(IntervalSpace(gram=self.matrix.gram).cell_traces().sum())
+
+
 @dataclass(frozen=True, kw_only=True)
 class Term:
     """Summand of a Gram: a coefficient times a Kronecker product of factors on disjoint axes."""
@@ -346,6 +363,11 @@ class Registry:
                 return self._intern(IdentityFactor(sizes=sizes, matrix=ScaledIdentity(order=sizes[0] - 1)))
             if not inside and has_identity_gram(part, weights):
                 return float(np.sum(center(part.sizes[0], centers[0]) ** 2))
+            if centers[0] is None and (interval_gram := wide_interval_gram(part, weights)) is not None:
+                if inside:
+                    return self._intern(IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=interval_gram)))
+                uniform = center(part.sizes[0], None)
+                return float(uniform @ gram_product(interval_gram, uniform))
             gram = part.family.gram(part.sizes, weights)
             pi = center(part.sizes[0], centers[0])
             N, query_trace = basis(part.sizes[0]), float(np.trace(gram))
@@ -405,6 +427,11 @@ class Registry:
                 continue
             if isinstance(factor, IdentityFactor):
                 return number, 1.0
+            if isinstance(factor, IntervalFactor) and isinstance(other, IntervalFactor):
+                # suffixes have the Gram of prefixes on a residual space
+                if residual_gram(factor.matrix.gram) == residual_gram(other.matrix.gram):
+                    return number, 1.0
+                continue
             ratio = scale / other.trace
             # rows of a low-rank factor scale with the square root of their Gram
             stretch = math.sqrt(ratio) if factor.low_rank else ratio
@@ -412,6 +439,19 @@ class Registry:
                 return number, ratio
         self.factors.append(factor)
         return len(self.factors) - 1, 1.0
+
+
+def wide_interval_gram(part: Part, weights: Array | None = None) -> IntervalGram | None:
+    """Return the Gram of a part of prefixes, suffixes or ranges on one wide attribute, or None."""
+    if len(part.sizes) > 1 or weights is not None or not is_wide(part.sizes[0]):
+        return None
+    kind = {"prefix": "prefix", "suffix": "suffix", "range": "ranges"}.get(part.family.name)
+    return None if kind is None else IntervalGram(cells=part.sizes[0], **{kind: 1.0})
+
+
+def residual_gram(gram: IntervalGram) -> IntervalGram:
+    """Return a Gram with the same queries on a residual space, suffixes written as prefixes."""
+    return replace(gram, prefix=gram.prefix + gram.suffix, suffix=0.0)
 
 
 def has_identity_gram(part: Part, weights: Array | None = None) -> bool:
@@ -650,10 +690,19 @@ def add_factors(parts: Sequence[tuple[float, Factor]], sizes: tuple[int, ...]) -
     if all(f.low_rank for _, f in parts) and sum(len(f.matrix) for _, f in parts) < parts[0][1].dimension:
         rows = np.concatenate([math.sqrt(c) * f.matrix for c, f in parts])
         return Factor(sizes=sizes, matrix=rows, low_rank=True)
+    grams = [c * interval_gram for c, f in parts if (interval_gram := _interval_gram(f)) is not None]
+    if len(grams) == len(parts):
+        return IntervalFactor(sizes=sizes, matrix=IntervalMatrix(gram=functools.reduce(operator.add, grams)))
     gram = np.zeros((parts[0][1].dimension,) * 2)
     for c, f in parts:
         gram += c * f.dense()
     return Factor(sizes=sizes, matrix=gram)
+
+
+def _interval_gram(factor: Factor) -> IntervalGram | None:
+    if isinstance(factor, IdentityFactor):
+        return IntervalGram(cells=factor.sizes[0], marginal=1.0)
+    return factor.matrix.gram if isinstance(factor, IntervalFactor) else None
 
 
 def _kronecker(factors: Sequence[tuple[Axes, Factor]], axes: Axes) -> Array:

@@ -41,6 +41,7 @@ import numpy.typing as npt
 
 from engine._arrays import Array
 from engine.errors import LimitExceeded
+from engine.residuals.operators import CosineMatrix, Operator
 
 # natural logarithm of the relative error of the quadrature
 QUADRATURE_DIGITS = 26.0
@@ -205,7 +206,7 @@ class IntervalSpace:
         if self.whole:
             return diagonal
         # (e_i - pi)^T W^T W (e_i - pi) through the sums W pi of every kind of query
-        product = _gram_product(gram, self.pi)
+        product = gram_product(gram, self.pi)
         return np.asarray(diagonal - 2.0 * product + self.pi @ product)
 
     def dense(self) -> Array:
@@ -223,14 +224,39 @@ def _differences(z: Array, cells: int) -> Array:
     return np.diff(z, prepend=ground, append=ground, axis=-1)[..., :cells]
 
 
-def _gram_product(gram: IntervalGram, x: Array) -> Array:
-    """Return W^T W x by running sums, shape (n,)."""
+def gram_product(gram: IntervalGram, x: Array) -> Array:
+    """Return W^T W x along the last axis by running sums, shape (..., n)."""
     n, k = gram.cells, np.arange(1.0, gram.cells + 1.0)
-    prefix, suffix = np.cumsum(x), np.cumsum(x[::-1])[::-1]
-    prefixes, suffixes = np.cumsum(prefix[::-1])[::-1], np.cumsum(suffix)
+    x = np.asarray(x)
+
+    def sums(values: Array) -> Array:
+        return np.cumsum(values, axis=-1)
+
+    def tails(values: Array) -> Array:
+        return np.cumsum(values[..., ::-1], axis=-1)[..., ::-1]
+
+    prefixes, suffixes = tails(sums(x)), sums(tails(x))
     # sum over j of min(i, j) (n + 1 - max(i, j)) x_j
-    ranges = (n + 1 - k) * np.cumsum(k * x) + k * (np.cumsum(((n + 1 - k) * x)[::-1])[::-1] - (n + 1 - k) * x)
+    ranges = (n + 1 - k) * sums(k * x) + k * (tails((n + 1 - k) * x) - (n + 1 - k) * x)
     return np.asarray(gram.marginal * x + gram.prefix * prefixes + gram.suffix * suffixes + gram.ranges * ranges)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalMatrix(Operator):
+    """Class Gram N^T W^T W N of interval queries, shape (n - 1, n - 1)."""
+
+    gram: IntervalGram
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.gram.cells - 1, self.gram.cells - 1
+
+    def transpose(self) -> IntervalMatrix:
+        return self
+
+    def _apply(self, tensor: Array) -> Array:
+        N = CosineMatrix(cells=self.gram.cells)
+        return np.asarray(gram_product(self.gram, tensor @ N.T) @ N)
 
 
 def inverse_root_quadrature(low: float, high: float) -> tuple[Array, Array]:
@@ -644,9 +670,11 @@ class IntervalSolution:
 
 def evaluate(space: IntervalSpace, weights: Array) -> IntervalSolution:
     """Return the certificate of dual weights, shape (n,), scaled to sum 1."""
-    floor = MIN_SHARE * float(weights.sum()) / space.cells
-    mass = np.maximum(weights, floor)
-    mass = mass / mass.sum()
+    mass, floor = np.asarray(weights), MIN_SHARE * float(weights.sum()) / space.cells
+    # weights of an earlier evaluation stay the same to the last digit
+    if abs(float(mass.sum()) - 1.0) > 1e-12 or mass.min() < 0.5 * floor:
+        mass = np.maximum(mass, floor)
+        mass = mass / mass.sum()
     return IntervalSolution(space=space, dual=mass, norms=_cell_norms(space, mass))
 
 

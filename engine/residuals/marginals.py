@@ -1,4 +1,4 @@
-"""Optimal strategy of a marginal on one wide attribute, in closed form.
+"""Optimal strategies of marginals and interval queries on one wide attribute.
 
 With the uniform center the marginal's Gram on a residual space is a multiple of the identity in
 class coordinates, and every cell has the same cost: the optimal strategy has orthogonal rows of
@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from engine._arrays import Array, Index
-from engine.residuals.dual_solver import Solution
+from engine.residuals.dual_solver import Options, Solution
+from engine.residuals.intervals import IntervalGram, IntervalSolution, IntervalSpace, evaluate, solve
 from engine.residuals.operators import Chain, CosineMatrix, ReflectedRows, ScaledIdentity
 from engine.residuals.strategy import Strategy
 from engine.workload import Part
@@ -97,3 +98,42 @@ def marginal_solution(cells: int) -> Solution:
     value = (cells - 1) * (1.0 - 1.0 / cells)
     strategy = marginal_strategy(cells)
     return Solution(strategy=strategy, value=value, bound=value, dual=np.ones(1), status="optimal")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IntervalStrategy(Strategy):
+    """Optimal strategy of interval queries on a residual space of one wide attribute."""
+
+    solution: IntervalSolution
+
+    @cached_property
+    def cell_covariance(self) -> Array:
+        covariance = self.solution.covariance()
+        return _table_differences(_table_differences(covariance).T)
+
+
+def _table_differences(potentials: Array) -> Array:
+    """Return D z for the differences z in the rows, shape (n - 1, k) to (n, k)."""
+    zero = np.zeros((1, potentials.shape[1]))
+    return np.diff(potentials, axis=0, prepend=zero, append=zero)
+
+
+def interval_solution(gram: IntervalGram, options: Options, dual: Array | None = None) -> Solution:
+    """Return the optimal strategy of interval queries, with its certificate.
+
+    Weights of an earlier search, shape (n,), are evaluated without another search.
+    """
+    space = IntervalSpace(gram=gram)
+    if dual is None:
+        solution = solve(space, gap=options.gap, evaluations=options.evaluations, deadline=options.deadline)
+    else:
+        solution = evaluate(space, dual)
+    rows, reconstruction = solution.strategy()
+    pinv = (_table_differences(reconstruction).T @ CosineMatrix(cells=gram.cells)).T
+    return Solution(
+        strategy=IntervalStrategy(sizes=(gram.cells,), rows=rows, pinv=pinv, complete=True, solution=solution),
+        value=solution.value,
+        bound=solution.bound,
+        dual=solution.dual,
+        status="optimal" if dual is not None or solution.gap <= options.gap else "stopped at the limits of the search",
+    )

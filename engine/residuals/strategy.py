@@ -118,7 +118,7 @@ class Strategy:
     @property
     def rank(self) -> int:
         """Number of measured directions."""
-        return int(self.span.shape[1])
+        return self.dimension if self.complete else int(self.span.shape[1])
 
     def query_variances(self, part: Part) -> Array:
         """Return the variances of the pieces of a part on one attribute at noise scale 1, shape (count,)."""

@@ -40,6 +40,7 @@ from engine.residuals.cache import Hints, SolveCache, most_similar
 from engine.residuals.decomposition import (
     Factor,
     IdentityFactor,
+    IntervalFactor,
     Merged,
     Subworkload,
     add_factors,
@@ -49,9 +50,11 @@ from engine.residuals.decomposition import (
     merge_terms,
 )
 from engine.residuals.dual_solver import Options, Solution, Watch
-from engine.residuals.marginals import marginal_solution
+from engine.residuals.marginals import interval_solution, marginal_solution
+from engine.residuals.operators import Operator
 from engine.residuals.parallel import MIN_PARALLEL_S, Task, is_configured, search_all, workers_for
 from engine.residuals.strategy_search import (
+    DENSE_PRODUCTS,
     MET,
     TURNS,
     Cost,
@@ -351,8 +354,8 @@ class SubworkloadSolver:
             pieces = [(axes, [n for t in terms for a, n in t if set(a) <= set(axes)]) for axes in sets]
         for axes, numbers in pieces:
             sizes = tuple(sub.sizes[a] for a in axes)
-            if len(numbers) == 1 and _is_closed_form(self.factors[numbers[0]], [sub.centers[a] for a in axes]):
-                costs.append(Cost(seconds=1e-4, peak=0.0, saved=0.0))
+            if len(numbers) == 1 and self._is_structured(self.factors[numbers[0]], [sub.centers[a] for a in axes]):
+                costs.append(structured_cost(self.factors[numbers[0]]))
                 continue
             joint_dimension = self.factors[numbers[0]].dimension if sub.spaces else None
             if all(self.factors[k].low_rank for k in numbers):
@@ -440,17 +443,29 @@ class SubworkloadSolver:
     def _factor(self, factor: Factor, centers: Sequence[Array | None]) -> Solution:
         key = (factor, *map(digest, centers))
         if key not in self._solved:
-            if _is_closed_form(factor, centers):
-                self._solved[key] = self._closed_form(factor)
+            if self._is_structured(factor, centers):
+                self._solved[key] = self._structured(factor)
             else:
                 self._solved[key] = self._solution(factor, centers)
         return self._solved[key]
 
-    def _closed_form(self, factor: Factor) -> Solution:
-        solution = marginal_solution(factor.sizes[0])
-        if self.recorded is not None:  # a stored plan is rebuilt: its record of this space is not needed
-            dual, _ = self.recorded.pop(0)
-            solution = replace(solution, dual=dual)
+    def _is_structured(self, factor: Factor, centers: Sequence[Array | None]) -> bool:
+        """Return whether a factor of one wide attribute is solved without its matrix."""
+        if isinstance(factor, IdentityFactor):
+            return centers[0] is None
+        if not isinstance(factor, IntervalFactor) or centers[0] is not None or self.method != "optimal":
+            return False
+        # weights of a stored plan of an older search are one per orbit of cells
+        return not self.recorded or len(self.recorded[0][0]) == factor.sizes[0]
+
+    def _structured(self, factor: Factor) -> Solution:
+        record = None if self.recorded is None else self.recorded.pop(0)
+        if isinstance(factor, IntervalFactor):
+            solution = interval_solution(factor.matrix.gram, self.options, None if record is None else record[0])
+        else:
+            solution = marginal_solution(factor.sizes[0])
+        if record is not None:
+            solution = replace(solution, dual=record[0], status=record[1])
         self.duals.append(solution.dual)
         self.endings.append(solution.ending)
         return solution
@@ -462,6 +477,8 @@ class SubworkloadSolver:
         complements: Mapping[Axes, Complement] | None = None,
         spaces: tuple[Axes, ...] = (),
     ) -> Solution:
+        if isinstance(factor.matrix, Operator):
+            factor = Factor(sizes=factor.sizes, matrix=factor.dense())
         needed = dense_bytes(factor.rank, factor.dimension, math.prod(factor.sizes))
         if needed > self.memory_limit and self.recorded is None:
             raise LimitExceeded(
@@ -569,7 +586,7 @@ class SubworkloadSolver:
             searches = [
                 self._search(factor, [sub.centers[a] for a in factor_axes])
                 for factor_axes, factor in terms[0][1]
-                if not _is_closed_form(factor, [sub.centers[a] for a in factor_axes])
+                if not self._is_structured(factor, [sub.centers[a] for a in factor_axes])
             ]
         elif not self._sets(sub)[0]:
             searches = [self._search(assemble(terms, axes, sub.sizes), sub.centers)]
@@ -603,9 +620,13 @@ class SubworkloadSolver:
         )
 
 
-def _is_closed_form(factor: Factor, centers: Sequence[Array | None]) -> bool:
-    """Return whether the strategy of a factor needs no search."""
-    return isinstance(factor, IdentityFactor) and centers[0] is None
+def structured_cost(factor: Factor) -> Cost:
+    """Return the cost of a factor of one wide attribute that is solved without its matrix."""
+    n = factor.sizes[0]
+    if isinstance(factor, IdentityFactor):
+        return Cost(seconds=1e-4, peak=0.0, saved=0.0)
+    seconds = 1e-4 * n + n**3 / DENSE_PRODUCTS
+    return Cost(seconds=seconds, peak=8.0 * 4.0 * n * n, saved=8.0 * 2.0 * n * n)
 
 
 def _first_status(solved: Sequence[tuple[Axes, Solution]]) -> str:

@@ -98,7 +98,7 @@ def unite(parts: Decomposition, workload: Workload, split: Split, memory_limit: 
         factor, axes = union_factor(workload, attributes, space_axes, split), tuple(range(len(sizes)))
         centers, complements = tuple(split.centers_of(attributes)), split.inside(attributes)
         stored_grams = by_signature.setdefault((sizes, space_axes, _split_signature(centers, complements)), [])
-        gram = factor.matrix.T @ factor.matrix if factor.low_rank else factor.matrix
+        gram = factor.dense()
         # many pairs have the same Gram up to rounding, from different orders of rows: their unions
         # are searched once
         matches = [
