@@ -38,11 +38,11 @@ def panel_records() -> pd.DataFrame:
     rng = np.random.default_rng(SEED)
     rows = []
     for number in range(PEOPLE):
-        asked = int(rng.integers(1, WAVES + 1))
-        first = int(rng.integers(1, WAVES + 2 - asked))
+        rows_of_person = int(rng.integers(1, WAVES + 1))
+        first = int(rng.integers(1, WAVES + 2 - rows_of_person))
         age, region = int(rng.integers(15, 88)), int(rng.choice(5, p=(0.15, 0.2, 0.25, 0.15, 0.25)))
         status = int(rng.choice(4, p=(0.6, 0.12, 0.08, 0.2)))
-        for wave in range(first, first + asked):
+        for wave in range(first, first + rows_of_person):
             if rng.random() < 0.15:
                 status = int(rng.choice(4, p=(0.55, 0.1, 0.15, 0.2)))
             hours = int(np.clip(rng.normal(USUAL[status], 8), 1, 80)) if USUAL[status] else 0

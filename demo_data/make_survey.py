@@ -66,30 +66,30 @@ def survey_schema() -> Schema:
 
 def decoded(codes: pd.DataFrame) -> pd.DataFrame:
     """Turn the coded answers of statsmodels' `anes96` into the columns of `survey_schema`."""
-    whole = codes.astype(int)
-    if not (whole == codes[whole.columns]).all(axis=None):
+    codes_int = codes.astype(int)
+    if not (codes_int == codes[codes_int.columns]).all(axis=None):
         raise ValueError("the survey holds answers that are no whole numbers; its format has changed")
     return pd.DataFrame(
         {
-            "age": whole["age"],
-            "education": _texts(whole["educ"], EDUCATION, first=1),
-            "household_income": _texts(whole["income"], INCOME_FROM, first=1),
-            "place_population_thousands": whole["popul"],
-            "tv_news_days": whole["TVnews"],
-            "party": _texts(whole["PID"], PARTY, first=0),
-            "own_placement": _texts(whole["selfLR"], PLACEMENT, first=1),
-            "democrat_placement": _texts(whole["ClinLR"], PLACEMENT, first=1),
-            "republican_placement": _texts(whole["DoleLR"], PLACEMENT, first=1),
-            "vote": _texts(whole["vote"], VOTE, first=0),
+            "age": codes_int["age"],
+            "education": _texts(codes_int["educ"], EDUCATION, first=1),
+            "household_income": _texts(codes_int["income"], INCOME_FROM, first=1),
+            "place_population_thousands": codes_int["popul"],
+            "tv_news_days": codes_int["TVnews"],
+            "party": _texts(codes_int["PID"], PARTY, first=0),
+            "own_placement": _texts(codes_int["selfLR"], PLACEMENT, first=1),
+            "democrat_placement": _texts(codes_int["ClinLR"], PLACEMENT, first=1),
+            "republican_placement": _texts(codes_int["DoleLR"], PLACEMENT, first=1),
+            "vote": _texts(codes_int["vote"], VOTE, first=0),
         }
     )
 
 
 def _texts(codes: pd.Series, meaning: tuple[object, ...], first: int) -> pd.Series:
-    found = codes.map(dict(enumerate(meaning, start=first)))
-    if found.isna().any():
+    texts = codes.map(dict(enumerate(meaning, start=first)))
+    if texts.isna().any():
         raise ValueError(f"the survey's column {codes.name} holds a code outside {first}..{first + len(meaning) - 1}")
-    return found
+    return texts
 
 
 def main() -> None:

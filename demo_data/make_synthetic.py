@@ -49,8 +49,8 @@ def synthetic(schema: Schema, rows: int, seed: int) -> pd.DataFrame:
         if not schema.invariants:
             columns[attribute.name] = _column(attribute, codes[attribute.name], rng)
     if schema.invariants:
-        kept = keeping_facts(codes, schema, np.random.default_rng([seed, len(schema) + 1]))
-        columns = {a.name: _column(a, kept[a.name], np.random.default_rng(seed)) for a in schema.attributes}
+        codes_kept_facts = keeping_facts(codes, schema, np.random.default_rng([seed, len(schema) + 1]))
+        columns = {a.name: _column(a, codes_kept_facts[a.name], np.random.default_rng(seed)) for a in schema.attributes}
     if schema.person is not None:
         columns[schema.person] = np.arange(rows) // (schema.rows_per_person or 1)
     return pd.DataFrame(columns, index=pd.RangeIndex(rows))
@@ -60,13 +60,13 @@ def _codes(attribute: Attribute, members: list[np.ndarray], rows: int, rng: np.r
     codes = np.zeros(rows, dtype=np.min_scalar_type(attribute.size - 1))
     uniform = rng.random(rows)
     common = _zipf(attribute.size)
-    for own, rank in zip(members, rng.permutation(CLASSES), strict=True):
+    for member, rank in zip(members, rng.permutation(CLASSES), strict=True):
         if attribute.kind == "categorical":
             order = np.argsort(np.arange(attribute.size) + rng.normal(0, attribute.size / 3, attribute.size))
             special = _normalised(common ** rng.uniform(0, 3))[order]
         else:
             special = _bump(attribute.size, center=(rank + rng.random()) / (CLASSES + 1), width=rng.uniform(0.02, 0.1))
-        codes[own] = _draw(0.2 * common + 0.8 * special, uniform[own])
+        codes[member] = _draw(0.2 * common + 0.8 * special, uniform[member])
     return codes
 
 
@@ -108,8 +108,8 @@ def _inside(edges: np.ndarray, codes: np.ndarray, uniform: np.ndarray) -> np.nda
     low, high = edges[:-1][codes], edges[1:][codes]
     # The convex combination cannot overflow; rounding may still reach the open end, hence the clip.
     numbers = np.clip(low * (1 - uniform) + high * uniform, low, np.nextafter(high, low))
-    whole = bool(np.all(edges == np.floor(edges)) and np.abs(edges).max() < 2**53)
-    return np.asarray(np.floor(numbers).astype(np.int64) if whole else numbers)
+    is_integer = bool(np.all(edges == np.floor(edges)) and np.abs(edges).max() < 2**53)
+    return np.asarray(np.floor(numbers).astype(np.int64) if is_integer else numbers)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -48,12 +48,12 @@ def rehearse(plan: Plan) -> str:
         if work.find(key) is None:
             st.info("Nothing rehearsed yet with this plan and this size. Press Rehearse; it costs nothing.", icon="🎭")
         return script
-    found = load_rehearsal(plan, done.result)
+    measurement = load_rehearsal(plan, done.result)
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
     records = results_view.simulated(plan.schema.to_json(), rows, seed)
     check = lambda: results_view.coverage(plan, rows=rows, seed=seed)  # noqa: E731
     results_view.views(
-        found, key="rehearsal", records=records, file=done.result, more={"Do the intervals hold?": check}
+        measurement, key="rehearsal", records=records, file=done.result, more={"Do the intervals hold?": check}
     )
     return script
 
@@ -76,13 +76,13 @@ def release(plan: Plan) -> str:
     spent = release_form.attempts(book, status.dataset, plan)
     again = bool(spent) and st.checkbox(tasks.AGAIN, key=f"again_{len(spent)}")
     attempt = len(spent) + 1 if again or not spent else len(spent)
-    begun = bool(spent) and not again and is_unfinished(book, spent[-1])
-    if not spent or again or begun:
+    interrupted = bool(spent) and not again and is_unfinished(book, spent[-1])
+    if not spent or again or interrupted:
         waiting = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, waiting)
         job = work.find(release_form.job_key(book, waiting))
         if job is None or not job.running:
-            release_form.confirm(book, plan, status, source, attempt, begun=begun)
+            release_form.confirm(book, plan, status, source, attempt, interrupted=interrupted)
     else:
         results(book, spent[-1], source)
     return code.release_code(
@@ -101,10 +101,10 @@ def results(book: Ledger, key: str, source: records_form.Source) -> None:
     if job is not None and job.running:
         release_form.running(book, key)
         return
-    found = release_form.stored(book, key)
-    if found is not None and release_form.same_records(book, key, source):
+    measurement = release_form.stored(book, key)
+    if measurement is not None and release_form.same_records(book, key, source):
         release_form.receipt(book, key)
-        results_view.views(found, key="release_result", ledger=str(book.path))
+        results_view.views(measurement, key="release_result", ledger=str(book.path))
 
 
 def wait() -> str:

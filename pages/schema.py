@@ -74,7 +74,7 @@ def add_attribute() -> None:
     form = st.session_state
     with kept_for("form"):
         if form.domain == "Labels":
-            made = Attribute.categorical(
+            attribute = Attribute.categorical(
                 form.new_name,
                 text_lines(form.new_labels),
                 other=form.new_other or None,
@@ -82,7 +82,7 @@ def add_attribute() -> None:
                 missing_values=split_texts(form.new_missing_values),
             )
         elif form.domain == "Bins":
-            made = Attribute.numeric(
+            attribute = Attribute.numeric(
                 form.new_name,
                 edge_numbers(form.new_edges),
                 clip=form.new_clip,
@@ -92,7 +92,7 @@ def add_attribute() -> None:
                 thousands=form.new_thousands or None,
             )
         elif form.domain == "Dates":
-            made = Attribute.dates(
+            attribute = Attribute.dates(
                 form.new_name,
                 form.new_start,
                 form.new_stop,
@@ -103,13 +103,13 @@ def add_attribute() -> None:
                 date_format=form.new_date_format or None,
             )
         else:
-            made = Attribute.of_size(
+            attribute = Attribute.of_size(
                 form.new_name,
                 form.new_size,
                 kind=form.new_kind,
                 missing_values=split_texts(form.new_missing_values),
             )
-        state.choose_schema(appended(state.current().schema, made))
+        state.choose_schema(appended(state.current().schema, attribute))
         form.update(NEW_ATTRIBUTE)  # nothing of this attribute may describe the next one
 
 
@@ -303,14 +303,14 @@ def unit_form(schema: Schema) -> None:
 
 def at_a_glance(schema: Schema) -> None:
     """Sizes as numbers and as a picture."""
-    found = figures.domain_picture(schema)
+    picture = figures.domain_picture(schema)
     largest = max(schema.attributes, key=lambda a: a.size)
     show.numbers(
         ("Attributes", f"{len(schema):,}", "Columns of the records that may be counted"),
         ("Cells of the full table", texts.number(schema.size), "Product of the numbers of cells"),
         ("Largest attribute", texts.pluralize(largest.size, "cell"), largest.name),
     )
-    show.picture(found, key="domain", config=show.EXPORT)
+    show.picture(picture, key="domain", config=show.EXPORT)
 
 
 studio = frame.header(

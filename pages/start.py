@@ -29,8 +29,8 @@ def example() -> Measurement:
     """Noisy counts of a public survey; a rehearsal, so that nothing is spent."""
     name, attribute = PICTURED
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    made = plan(Workload(schema).add(attribute), SEEN)
-    return measure(made, demo_data.tables()[name], rehearsal=True)
+    example_plan = plan(Workload(schema).add(attribute), SEEN)
+    return measure(example_plan, demo_data.tables()[name], rehearsal=True)
 
 
 def try_demo() -> None:

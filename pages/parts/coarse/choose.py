@@ -69,15 +69,15 @@ def choose(studio: Studio) -> Chosen | None:
         st.info(NO_SCHEMA, icon="📋")
         return None
     with shown_here():
-        found, script = _templates(kind, studio)
-        if not found:
+        templates, script = _templates(kind, studio)
+        if not templates:
             st.info("Choose two numbers of attributes or more, such as 1 and 2.", icon="🪜")
             return None
         even = studio.even
         how = f"{title_of(studio.mechanism)}{UNASKED if even is not studio else ''}"
         with_what = f"the present budget of {budgets.said(studio.budget)}, by the mechanism {how}"
         st.caption(plain(f"All of them at {with_what}; both are chosen on the Preview page."))
-        return _planned(found, even, script)
+        return _planned(templates, even, script)
     return None
 
 
@@ -109,17 +109,17 @@ def _census() -> Schema:
     return Schema.from_json(demo_data.schemas()["census"].read_bytes())
 
 
-def _planned(found: Mapping[str, Workload], studio: Studio, script: Script) -> Chosen | None:
+def _planned(workloads: Mapping[str, Workload], studio: Studio, script: Script) -> Chosen | None:
     """Plan one after the other, each as on the Preview page."""
     made = []
-    for name, workload in found.items():
+    for name, workload in workloads.items():
         one = plans.plan_of(replace(studio, workload=workload))
         if one is None:
             st.caption(plain(f"This plan is for '{name}'."))
             return None
         made.append(one)
     script += coarse_code.planned(studio.budget, coarse_code.how(studio))
-    return Chosen(names=tuple(found), plans=tuple(made), script=script)
+    return Chosen(names=tuple(workloads), plans=tuple(made), script=script)
 
 
 def keep_files() -> None:
@@ -141,8 +141,8 @@ def _from_files() -> Chosen | None:
         max_upload_size=100,
     )
     show_kept("coarse_files")
-    kept: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
-    names = sorted(kept, key=lambda name: kept[name].workload.queries)
+    uploaded_plans: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
+    names = sorted(uploaded_plans, key=lambda name: uploaded_plans[name].workload.queries)
     if len(names) < 2:
         st.info("Open at least two plan files.", icon="📂")
         return None
@@ -150,7 +150,7 @@ def _from_files() -> Chosen | None:
     if len(order) < 2:
         st.info("Choose at least two of them, the coarse one first.", icon="📂")
         return None
-    return Chosen(names=tuple(order), plans=tuple(kept[n] for n in order), script=coarse_code.from_files(order))
+    return Chosen(names=tuple(order), plans=tuple(uploaded_plans[n] for n in order), script=coarse_code.from_files(order))
 
 
 @st.cache_resource(max_entries=8, show_spinner="Splitting into what is shared and the rest")
@@ -191,8 +191,8 @@ def shared(common: CommonPlan) -> None:
         picture = figures.shares_picture(one, budgets.said)
         show.picture(picture, key=f"coarse_shares_{number}", config=show.EXPORT)
         st.markdown(f"**{plain(picture.alt)}**")
-        key, told = f"coarse_space_{number}_open", "What is shared, space by space"
-        with st.expander(told, key=key, on_change="rerun") as opened:
+        key, label = f"coarse_space_{number}_open", "What is shared, space by space"
+        with st.expander(label, key=key, on_change="rerun") as opened:
             if opened.open:
                 show.table(
                     figures.space_table(one),

@@ -36,15 +36,15 @@ def draw() -> None:
 
 
 def _releases(book: Ledger, dataset: str) -> None:
-    found = {receipt.key: receipt for receipt in reversed(releases(book, dataset))}
-    if not found:
+    receipts = {receipt.key: receipt for receipt in reversed(releases(book, dataset))}
+    if not receipts:
         st.info(plain(f"No release of {dataset} was paid for in one step yet."), icon="📤")
         return
-    if st.session_state.get("paid") not in found:
+    if st.session_state.get("paid") not in receipts:
         st.session_state.pop("paid", None)
-    st.subheader(plain(f"{pluralize(len(found), 'release')} of {dataset}"))
+    st.subheader(plain(f"{pluralize(len(receipts), 'release')} of {dataset}"))
     key = st.selectbox(
-        "Release", list(found), format_func=lambda k: _line(found[k]), key="paid", persist_state="session"
+        "Release", list(receipts), format_func=lambda k: _line(receipts[k]), key="paid", persist_state="session"
     )
     measured = release_form.stored(book, key)
     if measured is None:
@@ -56,7 +56,7 @@ def _releases(book: Ledger, dataset: str) -> None:
             "stored with them; what is planned on the other pages does not matter here."
         )
     )
-    results_view.views(measured, key=f"paid_{found[key].seq}", ledger=str(book.path))
+    results_view.views(measured, key=f"paid_{receipts[key].seq}", ledger=str(book.path))
 
 
 def _line(receipt: Receipt) -> str:

@@ -207,8 +207,8 @@ def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPla
 
 def running(job: str) -> bool:
     """Whether a job goes on."""
-    found = work.find(job)
-    return found is not None and found.running
+    job_state = work.find(job)
+    return job_state is not None and job_state.running
 
 
 def see(job: str, label: str) -> None:

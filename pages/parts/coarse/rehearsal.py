@@ -93,7 +93,7 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     if common.following is not None and option == common.names[-1]:
         _step(common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1)
         return
-    found = load_rehearsal(common.options[common.position(option)], done.result)
+    measurement = load_rehearsal(common.options[common.position(option)], done.result)
     st.markdown(f"**{plain(f'Rehearsed answers of {option}: look and rest together')}**")
-    records = results_view.simulated(found.plan.schema.to_json(), rows, seed)
-    views.answers(found, key=f"coarse_done_{depth}", records=records)
+    records = results_view.simulated(measurement.plan.schema.to_json(), rows, seed)
+    views.answers(measurement, key=f"coarse_done_{depth}", records=records)

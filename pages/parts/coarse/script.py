@@ -63,8 +63,8 @@ def splitting(names: Sequence[str], *, chain: bool) -> Script:
 
 def ruled(arguments: Mapping[str, Any]) -> Script:
     """Make `rule`."""
-    given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-    return script(f"rule = NestedPlanRule(common=common, {given})", imports=[("engine", "NestedPlanRule")])
+    args = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+    return script(f"rule = NestedPlanRule(common=common, {args})", imports=[("engine", "NestedPlanRule")])
 
 
 def rehearsal(*, rows: int, seed: int) -> Script:

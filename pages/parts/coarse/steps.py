@@ -102,8 +102,8 @@ def record(
 ) -> None:
     """Keep the decision on the ledger; the same one pressed twice is one."""
     with kept_for(f"coarse_decide_{key}"):
-        known = stepwise.resume(book, key).choice
-        if known is None or known.option != option:
+        choice = stepwise.resume(book, key).choice
+        if choice is None or choice.option != option:
             stepwise.decide(book, key, option=option, verdict=verdict, rule=rule, by=by, reason=reason)
 
 
@@ -120,10 +120,10 @@ def steps(
     if pay.running(job):
         pay.see(job, "Look")
         return
-    found = stored.stored(book, key)
-    if found is None:
+    state = stored.stored(book, key)
+    if state is None:
         return
-    number, common = len(before), found.common
+    number, common = len(before), state.common
     st.subheader("What the look says" if not before else f"A closer look, number {number + 1}")
     if not before:
         stored.looked(book, key)
@@ -131,27 +131,27 @@ def steps(
     rule = choose.rule(common, settings)
     if rule is None:
         return
-    decision = views.look(rule, found.look, key=f"coarse_real_{number}")
+    decision = views.look(rule, state.look, key=f"coarse_real_{number}")
     st.subheader("The decision")
-    stored.choices(found)
-    if found.choice is None or found.choice.option == STOP:
-        _decide(book, key, found, decision, dict(rule.rule))
+    stored.choices(state)
+    if state.choice is None or state.choice.option == STOP:
+        _decide(book, key, state, decision, dict(rule.rule))
         return
-    if found.finished is None:
-        pay.rest(book, key, found, found.choice.option, status, source)
+    if state.finished is None:
+        pay.rest(book, key, state, state.choice.option, status, source)
         return
     paid = [*before, key]
-    if stored.leads_on(found):
-        steps(book, found.finished.key, status, source, settings, paid)
+    if stored.leads_on(state):
+        steps(book, state.finished.key, status, source, settings, paid)
         return
-    stored.receipt(book, found, found.finished, found.choice.option, paid)
-    views.answers(found.finished, key=f"coarse_released_{number}")
+    stored.receipt(book, state, state.finished, state.choice.option, paid)
+    views.answers(state.finished, key=f"coarse_released_{number}")
 
 
-def _decide(book: Ledger, key: str, found: Steps, decision: Decision, rule: dict[str, object]) -> None:
+def _decide(book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]) -> None:
     """The form of the decision: accept the verdict, take another option, or stop."""
-    common, verdict = found.common, views.said(decision, found.common)
-    stopped = found.choice is not None
+    common, verdict = stored_steps.common, views.said(decision, stored_steps.common)
+    stopped = stored_steps.choice is not None
     options = [*common.names] if stopped else [*common.names, STOP]
     words = {name: f"Take {name}" for name in common.names} | {STOP: "Stop here; the look is all there is"}
     words[verdict] += " (the rule's verdict)"
@@ -160,13 +160,13 @@ def _decide(book: Ledger, key: str, found: Steps, decision: Decision, rule: dict
         options,
         index=options.index(verdict) if verdict in options else 0,
         format_func=words.__getitem__,
-        key=f"coarse_decision_{found.look.utc}_{stopped}",
+        key=f"coarse_decision_{stored_steps.look.utc}_{stopped}",
     )
     by, reason = "", ""
     if option != verdict:
         left, right = st.columns([1, 2])
-        by = left.text_input("Who decides against the rule", key=f"coarse_by_{found.look.utc}", live=True)
-        reason = right.text_input("Why", key=f"coarse_reason_{found.look.utc}", live=True)
+        by = left.text_input("Who decides against the rule", key=f"coarse_by_{stored_steps.look.utc}", live=True)
+        reason = right.text_input("Why", key=f"coarse_reason_{stored_steps.look.utc}", live=True)
     missing = option != verdict and not (by.strip() and reason.strip())
     left, right = st.columns([1, 2], vertical_alignment="center")
     clicks.button(
@@ -179,7 +179,7 @@ def _decide(book: Ledger, key: str, found: Steps, decision: Decision, rule: dict
         rule,
         by,
         reason,
-        key=f"coarse_record_{found.look.utc}_{stopped}",
+        key=f"coarse_record_{stored_steps.look.utc}_{stopped}",
         place=left,
         type="primary",
         disabled=missing,

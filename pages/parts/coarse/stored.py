@@ -45,12 +45,12 @@ def attempts(book: Ledger, common: CommonPlan, dataset: str) -> list[str]:
 
 def read(book: Ledger, key: str) -> Steps:
     """The steps of a look, read again when the ledger has grown, or while what is lost may be at work elsewhere."""
-    known: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault("coarse_steps", {})
+    cached_steps: dict[tuple[str, str], tuple[int, Steps]] = st.session_state.setdefault("coarse_steps", {})
     rows = len(book.rows())
     place = (str(book.path), key)
-    if place not in known or known[place][0] != rows or known[place][1].lost:
-        known[place] = (rows, stepwise.resume(book, key))
-    return known[place][1]
+    if place not in cached_steps or cached_steps[place][0] != rows or cached_steps[place][1].lost:
+        cached_steps[place] = (rows, stepwise.resume(book, key))
+    return cached_steps[place][1]
 
 
 def stored(book: Ledger, key: str) -> Steps | None:
@@ -77,18 +77,18 @@ def state_text(book: Ledger, key: str) -> str:
     """A look in one line for the list, by where its last step stands."""
     utc = dataset_form.spent(book, key).utc
     try:
-        found = read(book, key)
-        names = " or ".join(name for name, _ in found.common.analyses)
-        while found.finished is not None and leads_on(found):
-            found = read(book, found.finished.key)
+        steps = read(book, key)
+        names = " or ".join(name for name, _ in steps.common.analyses)
+        while steps.finished is not None and leads_on(steps):
+            steps = read(book, steps.finished.key)
     except EngineError:
         return f"{utc}: lost, or still at work"
-    if found.choice is None:
+    if steps.choice is None:
         return f"{utc}: {names}; {WAITS[0]}"
-    if found.choice.option == STOP:
+    if steps.choice.option == STOP:
         return f"{utc}: {names}; stopped"
-    done = WAITS[1] if found.finished is None else "finished"
-    return f"{utc}: {names}; {found.choice.option} was decided, {done}"
+    done = WAITS[1] if steps.finished is None else "finished"
+    return f"{utc}: {names}; {steps.choice.option} was decided, {done}"
 
 
 def waiting(path: str, dataset: str) -> list[str]:

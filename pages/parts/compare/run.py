@@ -77,18 +77,18 @@ def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]]
         watch.let_go(old)
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
-    asked = studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit
-    watch.start(key, _with_plans, key, studio, *asked, gentle=True)
+    request = studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit
+    watch.start(key, _with_plans, key, studio, *request, gentle=True)
 
 
-def _with_plans(key: str, studio: Studio, *asked: Any, progress: tasks.Progress) -> Result:
+def _with_plans(key: str, studio: Studio, *request: Any, progress: tasks.Progress) -> Result:
     """Compare, and read the plans that the views begin with: whoever opens one then does not wait for them."""
-    found, choices = result = tasks.compare_all(*asked, progress=progress)
-    made = Compared(found=found, choices=choices, key=key, present=present(studio)[0])
+    comparison, choices = result = tasks.compare_all(*request, progress=progress)
+    compared = Compared(found=comparison, choices=choices, key=key, present=present(studio)[0])
     with suppress(EngineError):  # the view says so
-        first = {label: made.plan(label) for label in made.best if label in (*made.best[:FIRST], made.present)}
-        if made.present in first and choices[made.present][1] == studio.taken:
-            plans.keep(studio, lambda: first[made.present])
+        first = {label: compared.plan(label) for label in compared.best if label in (*compared.best[:FIRST], compared.present)}
+        if compared.present in first and choices[compared.present][1] == studio.taken:
+            plans.keep(studio, lambda: first[compared.present])
     return result
 
 
@@ -115,11 +115,11 @@ def run(studio: Studio) -> Compared | None:
             if labels == _first(studio, all_choices) and work.find(key) is None:
                 begin(key, studio, chosen, limit)  # quick: nobody has to ask for it
             _start(key, studio, chosen, limit)
-    found = watch.job(key, label="Comparison", stream=True) if labels else None
-    if found is None:
+    job_result = watch.job(key, label="Comparison", stream=True) if labels else None
+    if job_result is None:
         return _so_far(studio, key, chosen, limit) or _before(key, base, present(studio)[0])
     st.session_state[LAST] = key
-    return _compared(found, key, present(studio)[0])
+    return _compared(job_result, key, present(studio)[0])
 
 
 def _first(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -195,8 +195,8 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:
-    found, choices = job.result
-    return Compared(found=found, choices=choices, key=key, present=label)
+    comparison, choices = job.result
+    return Compared(found=comparison, choices=choices, key=key, present=label)
 
 
 def _so_far(studio: Studio, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> Compared | None:
@@ -204,12 +204,12 @@ def _so_far(studio: Studio, key: str, chosen: list[tuple[str, Mapping[str, Any]]
     job = work.find(key)
     if job is None or not job.running:
         return None
-    found = partial_comparison(studio.asked, studio.budget, chosen, time_limit=limit)
-    if found is None:
+    partial = partial_comparison(studio.asked, studio.budget, chosen, time_limit=limit)
+    if partial is None:
         return None
-    st.caption(f"{len(found.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow.")
+    st.caption(f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow.")
     choices = {label_of(name, options): (name, options) for name, options in chosen}
-    return Compared(found=found, choices=choices, key=key, present=present(studio)[0])
+    return Compared(found=partial, choices=choices, key=key, present=present(studio)[0])
 
 
 def _before(key: str, base: str, label: str) -> Compared | None:

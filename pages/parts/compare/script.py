@@ -15,13 +15,13 @@ GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import 
 
 def _comparison(studio: Studio, comparison: Compared | None, lines: Sequence[str], **imports: str) -> str:
     """The comparison, and lines that follow it; imports are module="name", with "__" for a dot."""
-    asked = [(name, dict(options)) for name, options in _asked(comparison)]
-    more = "" if not asked else f", {asked!r}"
+    choices = [(name, dict(options)) for name, options in _asked(comparison)]
+    more = "" if not choices else f", {choices!r}"
     body = [f"found = comparison(workload, {budget_text(studio.budget)}{more})", *lines]
     names = {("engine", "Budget"), ("engine.analysis", "comparison")}
     names |= {(module.replace("__", "."), name) for module, text in imports.items() for name in text.split()}
-    made = workload_script(studio) + Script(imports=frozenset(names), lines=(GUARD, *(f"    {line}" for line in body)))
-    return made.text()
+    script = workload_script(studio) + Script(imports=frozenset(names), lines=(GUARD, *(f"    {line}" for line in body)))
+    return script.text()
 
 
 def _asked(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
@@ -85,8 +85,8 @@ def difference(studio: Studio, comparison: Compared | None, one: str, other: str
     lines += ["print(different.words)", "print(different.groups)"]
     if compared and comparison is not None:
         imports.add(("engine.analysis", "comparison"))
-        asked = [(comparison.choices[label][0], dict(comparison.choices[label][1])) for label in compared]
-        lines = [f"found = comparison(workload, {budget_text(studio.budget)}, {asked!r})", *lines]
+        choices = [(comparison.choices[label][0], dict(comparison.choices[label][1])) for label in compared]
+        lines = [f"found = comparison(workload, {budget_text(studio.budget)}, {choices!r})", *lines]
         lines = [GUARD, *(f"    {line}" for line in lines)]
     script = plan_script(studio) + Script(imports=frozenset(imports), lines=tuple(lines))
     return script.text()

@@ -28,8 +28,8 @@ def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> 
     """Take one mechanism with its options, and a budget if one is given; the cap on records stays."""
     before = state.current()
     kept = {k: v for k, v in before.options.items() if k == "max_records"}
-    asked = replace(before, mechanism=name, options={}, budget=budget or before.budget)
-    state.commit(asked.told(dict(options) | kept), redraw=True)
+    studio = replace(before, mechanism=name, options={}, budget=budget or before.budget)
+    state.commit(studio.told(dict(options) | kept), redraw=True)
 
 
 def ready(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:

@@ -51,23 +51,23 @@ def culprits(studio: Studio, *, new: int = 0) -> None:
 
     A press takes the whole state with the group mended, so that new groups are added at once.
     """
-    dear = _dear(studio.question_key, studio)
-    for group in dear:
-        asked = studio.asked.groups[group]
+    costly = _dear(studio.question_key, studio)
+    for group in costly:
+        costly_group = studio.asked.groups[group]
         first_new = len(studio.asked.groups) - new
-        who = plain(_name(asked)) if group >= first_new else f"group {group}: {plain(_name(asked))}"
+        who = plain(_name(costly_group)) if group >= first_new else f"group {group}: {plain(_name(costly_group))}"
         st.markdown(f"**What makes it so dear is {who}.**")
         st.caption(
             "A joint family is quick alone; together with other queries on its attributes all their cells have to be "
             "planned at once. Each button says what planning would take then."
-            if any(len(part.axes) > 1 for part in asked.parts)
+            if any(len(part.axes) > 1 for part in costly_group.parts)
             else "Its attributes have too many cells to be planned at once. Each button says what planning would take."
         )
         alone = new == 1 and group >= first_new  # to leave out what is not there yet is no remedy
-        mended = [(label, made) for label, made in _mended(studio, group) if not alone or made.group is not None]
+        mended = [(label, change) for label, change in _mended(studio, group) if not alone or change.group is not None]
         word = "Add: " if new else ""
-        _buttons([(f"{word}{label}", studio.asking(made.request)) for label, made in mended], f"group_{group}")
-    if dear:
+        _buttons([(f"{word}{label}", studio.asking(change.request)) for label, change in mended], f"group_{group}")
+    if costly:
         show_kept(PLACE)
 
 
@@ -94,15 +94,15 @@ def _mended(studio: Studio, group: int) -> list[tuple[str, ChangedRequest]]:
 
 @st.cache_resource(max_entries=16, show_spinner=False)
 def _mendings(key: str, _studio: Studio, _group: int) -> list[tuple[str, ChangedRequest]]:
-    found = []
+    changes = []
     for remedy in REMEDIES:
         try:
-            made = remedy.apply(_studio.request, _group, "")
-            takes = forecast(made.request.workload, _studio.mechanism, **made.request.options)
+            change = remedy.apply(_studio.request, _group, "")
+            takes = forecast(change.request.workload, _studio.mechanism, **change.request.options)
         except NotApplicable:
             continue
-        found.append((f"{remedy.label(_studio.request)} ({duration(takes.seconds)})", made))
-    return found
+        changes.append((f"{remedy.label(_studio.request)} ({duration(takes.seconds)})", change))
+    return changes
 
 
 def _name(group: Group) -> str:

@@ -32,20 +32,20 @@ def _large() -> LruCache[Plan]:
 
 
 @cached_on_value
-def size(plan: Plan, beside: Plan | None = None) -> int:
+def size(plan: Plan, shared_with: Plan | None = None) -> int:
     """Bytes that a plan takes, with what it computes when it is looked at, and without what another plan holds too."""
     _ = plan.totals, plan.largest  # the first look computes them, from the variances that are most of what it holds
     groups = plan.workload.groups
     # names and words of a group take less than is counted for it, and to look through a hundred thousand takes seconds
     parts = {id(part): part for group in groups for part in group.parts}
     weights = [group.query_weights for group in groups if group.query_weights is not None]
-    return size_in_bytes([plan, *parts.values(), weights], beside, excluded=groups) + TABLES + GROUP * len(groups)
+    return size_in_bytes([plan, *parts.values(), weights], shared_with, excluded=groups) + TABLES + GROUP * len(groups)
 
 
 def known(key: str) -> Plan | None:
     """The plan of this key, if it is there."""
-    found = _plans().get(key)
-    return _large().get(key) if found is None else found
+    entry = _plans().get(key)
+    return _large().get(key) if entry is None else entry
 
 
 def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None) -> Plan:
@@ -54,9 +54,9 @@ def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None)
     What it shares with the plan that it is made from, `like`, is there once, and counted once.
     """
     with _TURNS[hash(key) % len(_TURNS)]:
-        found = known(key)
-        if found is None:
-            found = make()
-            parts = {found: size(found)} if like is None else {like: size(like), found: size(found, like)}
-            (_plans() if sum(parts.values()) <= _plans().limit else _large()).put(key, found, parts)
-        return found
+        plan = known(key)
+        if plan is None:
+            plan = make()
+            parts = {plan: size(plan)} if like is None else {like: size(like), plan: size(plan, like)}
+            (_plans() if sum(parts.values()) <= _plans().limit else _large()).put(key, plan, parts)
+        return plan

@@ -34,14 +34,14 @@ def _forecast(question: str, _studio: Studio) -> Forecast:
 
 
 def _plan(studio: Studio) -> Plan:
-    begun = time.monotonic()
+    start_s = time.monotonic()
     return plan(
         studio.asked,
         studio.budget,
         studio.mechanism,
         **studio.taken,
         memory_limit=MEMORY_LIMIT,
-        progress=lambda fraction, text: time.monotonic() - begun < PATIENCE,
+        progress=lambda fraction, text: time.monotonic() - start_s < PATIENCE,
     )
 
 
@@ -86,8 +86,8 @@ def foreseen(studio: Studio) -> Plan | None:
 
 def at_once(studio: Studio) -> Plan | None:
     """The plan of a state where it is there, or quick to make; one that is not as quick as forecast is started."""
-    if (known := kept.known(studio.key)) is not None:
-        return known
+    if (cached_plan := kept.known(studio.key)) is not None:
+        return cached_plan
     if (searched := kept.known(_searched(studio))) is not None:
         return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
     if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
@@ -100,16 +100,16 @@ def at_once(studio: Studio) -> Plan | None:
 
 def _waited(studio: Studio, label: str, *, quiet: bool) -> Plan | None:
     """The plan that a worker makes, once it is there."""
-    found = watch.job(_job(studio), label=label, quiet=quiet)
-    if found is None:
+    job_result = watch.job(_job(studio), label=label, quiet=quiet)
+    if job_result is None:
         return None
-    return keep(studio, lambda: load_plan(found.result))
+    return keep(studio, lambda: load_plan(job_result.result))
 
 
 def keep(studio: Studio, make: Callable[[], Plan]) -> Plan:
     """The plan of a state, kept for other budgets as well."""
-    made = kept.plan_of_key(studio.key, make)
-    return kept.plan_of_key(_searched(studio), lambda: made)
+    plan = kept.plan_of_key(studio.key, make)
+    return kept.plan_of_key(_searched(studio), lambda: plan)
 
 
 def _job(studio: Studio) -> str:

@@ -50,12 +50,12 @@ def reached(job: str) -> Path:
     """The folder of what a job has reached, which stays when the job is stopped; those of the latest few are there."""
     places = folder() / "reached"
     places.mkdir(exist_ok=True)
-    own = places / sha256(job.encode()).hexdigest()[:16]
-    own.mkdir(exist_ok=True)
-    os.utime(own)
+    job_folder = places / sha256(job.encode()).hexdigest()[:16]
+    job_folder.mkdir(exist_ok=True)
+    os.utime(job_folder)
     for old in sorted(places.iterdir(), key=lambda place: place.stat().st_mtime)[:-LATEST]:
         shutil.rmtree(old, ignore_errors=True)  # one that is in use is made anew when the next step is kept
-    return own
+    return job_folder
 
 
 def sweep() -> None:

@@ -27,7 +27,7 @@ Progress = Callable[[float, str], bool]
 def publish_tables(
     source: Mapping[str, str],
     fit: str,
-    whole: bool,
+    integer: bool,
     records: tuple[bool, int | None],
     rule: Mapping[str, float],
     files: Mapping[str, str],
@@ -41,26 +41,26 @@ def publish_tables(
     synthetic records, and their number; without a number it is the total of the tables.  The folder `reached` holds
     the checkpoint of an interrupted call and is removed at the end.
     """
-    found, asked = _measurement(source), QualityRule(**rule)
+    measurement, quality_rule = _measurement(source), QualityRule(**rule)
     places = {kind: Path(place) for kind, place in files.items()}
     for place in places.values():
         place.unlink(missing_ok=True)  # it only held the name
-    made = publish(found, fit, integer=whole, progress=_part(progress, 0.0, 0.3), resume=reached)
-    errors = uncertainty(made, progress=_part(progress, 0.3, 0.7), resume=reached)
-    write_published(errors, places["parquet"], rule=asked, progress=_part(progress, 0.7, 0.75))
-    write_published(errors, places["csv"], format="csv", rule=asked, progress=_part(progress, 0.75, 0.8))
-    out: dict[str, Any] = {"total": made.total, "summary": errors.summary(asked), "files": dict(files)}
+    tables = publish(measurement, fit, integer=integer, progress=_part(progress, 0.0, 0.3), resume=reached)
+    errors = uncertainty(tables, progress=_part(progress, 0.3, 0.7), resume=reached)
+    write_published(errors, places["parquet"], rule=quality_rule, progress=_part(progress, 0.7, 0.75))
+    write_published(errors, places["csv"], format="csv", rule=quality_rule, progress=_part(progress, 0.75, 0.8))
+    out: dict[str, Any] = {"total": tables.total, "summary": errors.summary(quality_rule), "files": dict(files)}
     out["too large"] = {}
-    out["bias"] = [errors.bias(group.attributes) for group in found.plan.workload.groups]
+    out["bias"] = [errors.bias(group.attributes) for group in measurement.plan.workload.groups]
     for kind, write, done in (("zip", write_tables, 0.8), ("xlsx", write_workbook, 0.83)):
         try:
-            write(errors, places[kind], rule=asked, progress=_part(progress, done, done + 0.02))
+            write(errors, places[kind], rule=quality_rule, progress=_part(progress, done, done + 0.02))
         except LimitExceeded as error:
             out["too large"][kind] = str(error)
     simulate, people = records
     if simulate:
-        drawn = made.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)
-        write_records(found, drawn, places["records"])
+        drawn = tables.records(people, progress=_part(progress, 0.85, 1.0), resume=reached)
+        write_records(measurement, drawn, places["records"])
         out["acceptance"] = acceptance(errors, drawn)
     for place in places.values():
         if place.exists():
@@ -83,17 +83,17 @@ def weigh(
 
     `reference` is a public CSV file, or how many records to simulate and the seed.
     """
-    asked, spent = Workload.from_json(workload), Budget.from_dict(budget)
-    with _records(asked, reference) as records:
-        found = weighed_for_publishing(
-            asked, spent, records, mechanism, progress=_part(progress, 0.0, 0.9), **dict(options)
+    workload_value, spent = Workload.from_json(workload), Budget.from_dict(budget)
+    with _records(workload_value, reference) as records:
+        weighted = weighed_for_publishing(
+            workload_value, spent, records, mechanism, progress=_part(progress, 0.0, 0.9), **dict(options)
         )
-        weights = [group.weight for group in asked.groups]
+        weights = [group.weight for group in workload_value.groups]
         before, after = (
             published_errors(plan(w, spent, mechanism, **dict(options)), records, weights=weights).mean()
-            for w in (asked, found)
+            for w in (workload_value, weighted)
         )
-    return found.to_json(), float(before), float(after)
+    return weighted.to_json(), float(before), float(after)
 
 
 @contextmanager

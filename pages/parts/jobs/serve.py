@@ -56,12 +56,12 @@ def keep_values_out_of_logs() -> None:
     """From now on, log of an exception its kind and the place in the program: its text may hold values or paths."""
     make = logging.getLogRecordFactory()
 
-    def quiet(*given: Any, **named: Any) -> logging.LogRecord:
-        record = make(*given, **named)
+    def quiet(*args: Any, **named: Any) -> logging.LogRecord:
+        record = make(*args, **named)
         kind, _, trace = record.exc_info or (None, None, None)
         if kind is not None:
-            found = traceback.extract_tb(trace)
-            place = f" at {Path(found[-1].filename).name}, line {found[-1].lineno}" if found else ""
+            frames = traceback.extract_tb(trace)
+            place = f" at {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
             record.msg, record.args = f"{record.getMessage()} ({kind.__name__}{place})", ()
             record.exc_info = record.exc_text = None
         return record
@@ -72,10 +72,10 @@ def keep_values_out_of_logs() -> None:
     )
 
 
-def allocator(name: str, *given: int) -> bool:
+def allocator(name: str, *args: int) -> bool:
     """Call one of glibc's own functions of its allocator; False where there is none, as on a Mac, or it failed."""
     try:
-        return bool(getattr(ctypes.CDLL(None), name)(*given))
+        return bool(getattr(ctypes.CDLL(None), name)(*args))
     except (AttributeError, OSError, TypeError):
         return False
 
@@ -98,8 +98,8 @@ async def _end_sessions() -> None:
     before = 0
     while hasattr(stored, "_cache"):
         await asyncio.sleep(EVERY)
-        for _, found in stored._cache.expire():
-            found.session.shutdown()  # its uploads are held until then, and the collector of garbage may never come
+        for _, session in stored._cache.expire():
+            session.session.shutdown()  # its uploads are held until then, and the collector of garbage may never come
         now = len(manager.list_sessions())
         if now < before:
             give_back()

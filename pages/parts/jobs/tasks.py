@@ -42,8 +42,8 @@ def make_plan(
     workload: str, budget: Mapping[str, float], mechanism: str, options: Mapping[str, Any], *, progress: Progress
 ) -> str:
     """Plan, and return the plan as text."""
-    asked = Workload.from_json(workload)
-    return plan(asked, Budget.from_dict(budget), mechanism, **options, progress=progress).to_json()
+    request_workload = Workload.from_json(workload)
+    return plan(request_workload, Budget.from_dict(budget), mechanism, **options, progress=progress).to_json()
 
 
 def compare_all(
@@ -58,9 +58,9 @@ def compare_all(
 
     What came of each mechanism is kept, so that one more mechanism costs one more plan.
     """
-    asked = Workload.from_json(workload)
-    found = comparison(asked, Budget.from_dict(budget), choices, time_limit=time_limit, progress=progress)
-    return found, {label_of(name, options): (name, options) for name, options in choices}
+    request_workload = Workload.from_json(workload)
+    result = comparison(request_workload, Budget.from_dict(budget), choices, time_limit=time_limit, progress=progress)
+    return result, {label_of(name, options): (name, options) for name, options in choices}
 
 
 def published(number: int, *, progress: Progress) -> float:
@@ -85,22 +85,22 @@ def solve_targets(
     progress: Progress,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     """Solve targets of single groups; return the budget, the options, and the plan as text."""
-    asked = Request(
+    request = Request(
         workload=Workload.from_json(workload), budget=Budget.from_dict(budget), mechanism=mechanism, options=options
     )
-    found = fit_targets(asked, targets, locked, progress)
-    return found.request.budget.to_dict(), dict(found.request.options), found.plan.to_json()
+    targets_result = fit_targets(request, targets, locked, progress)
+    return targets_result.request.budget.to_dict(), dict(targets_result.request.options), targets_result.plan.to_json()
 
 
-def rehearse(made: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
+def rehearse(plan_text: str, rows: int, seed: int, file: str, *, progress: Progress) -> str:
     """Measure a plan on simulated records, keep the numbers in a file, and return that."""
-    loaded = load_plan(made)
+    loaded = load_plan(plan_text)
     save_rehearsal(measure(loaded, synthetic(loaded.schema, rows, seed), rehearsal=True, progress=progress), file)
     return file
 
 
 def release(
-    made: str,
+    plan_text: str,
     data: str,
     dataset: str,
     ledger: str,
@@ -111,25 +111,25 @@ def release(
 ) -> dict[str, Any]:
     """Measure a plan on records: count, spend, draw, save in one call; return the key and what happened to the rows."""
     seen: list[Intake] = []
-    asked = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
+    options = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
     try:
         with opened(data) as records:
-            found = measure(load_plan(made), records, progress=progress, intake=seen.append, **asked)
+            measurement = measure(load_plan(plan_text), records, progress=progress, intake=seen.append, **options)
     except OtherRecords as error:
         raise OtherRecords(error.fact, OTHER_RECORDS) from None
-    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+    return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
 
 
 def check(
-    made: str, data: str, dataset: str, ledger: str, columns: Mapping[str, Any], *, progress: Progress
+    plan_text: str, data: str, dataset: str, ledger: str, columns: Mapping[str, Any], *, progress: Progress
 ) -> dict[str, Any]:
     """Return how records fit a plan and its schema, for the curator's eyes only; spends nothing."""
-    book, loaded = Ledger(ledger), load_plan(made)
+    book, loaded = Ledger(ledger), load_plan(plan_text)
     first, then = (lambda f, text: progress(0.4 * f, text)), (lambda f, text: progress(0.4 + 0.6 * f, text))
     with opened(data) as records:
         fits = records_fit(loaded.schema, records, progress=first)
-        found = check_records(loaded, records, dataset=dataset, ledger=book, **columns, progress=then)
-    return _rows(found) | {"columns": [_fit(one) for one in fits]}
+        has_same_records = check_records(loaded, records, dataset=dataset, ledger=book, **columns, progress=then)
+    return _rows(has_same_records) | {"columns": [_fit(one) for one in fits]}
 
 
 def same_records(ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress) -> str:
@@ -157,20 +157,20 @@ def export(
 ) -> str:
     """Write all answers of a stored release, or its package, to a file of a new name and return its path."""
     book = Ledger(ledger)
-    found = load_measurement(book, key)
+    measurement = load_measurement(book, key)
     with new_file(path, keep=[ledger, *keep], overwrite=overwrite) as partial:
         if path.lower().endswith(".zip"):
             receipt = book.find(key)
-            write_package(found, partial, receipt=receipt, ledger=book, confidence=confidence, progress=progress)
+            write_package(measurement, partial, receipt=receipt, ledger=book, confidence=confidence, progress=progress)
         else:
             kind = "csv" if path.lower().endswith(".csv") else "parquet"
-            write_answers(found, partial, format=kind, confidence=confidence, progress=progress)
+            write_answers(measurement, partial, format=kind, confidence=confidence, progress=progress)
     return path
 
 
-def coverage(made: str, rows: int, seed: int, rehearsals: int, *, progress: Progress) -> Coverage:
+def coverage(plan_text: str, rows: int, seed: int, rehearsals: int, *, progress: Progress) -> Coverage:
     """Rehearse a plan many times on simulated records, for at most two minutes."""
-    loaded = load_plan(made)
+    loaded = load_plan(plan_text)
     records = synthetic(loaded.schema, rows, seed)
     return coverage_check(loaded, records, rehearsals=rehearsals, seconds=120.0, progress=progress)
 
@@ -188,8 +188,8 @@ def rehearse_rest(common: str, looked: str, rows: int, seed: int, option: str, f
     shared = CommonPlan.from_json(common)
     records = synthetic(shared.look.schema, rows, seed)
     progress(0.2, "Measuring the rest")
-    found = stepwise.rehearse_finish(shared, load_rehearsal(shared.look, looked), records, option=option)
-    save_rehearsal(found, file)
+    measurement = stepwise.rehearse_finish(shared, load_rehearsal(shared.look, looked), records, option=option)
+    save_rehearsal(measurement, file)
     return file
 
 
@@ -210,13 +210,13 @@ def look(
     """
     seen: list[Intake] = []
     shared, book = CommonPlan.from_json(common), Ledger(ledger)
-    known = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
-    asked = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
+    is_paid = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
+    options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
     with opened(data) as records:
-        found = stepwise.look(shared, records, progress=progress, intake=seen.append, **asked)
-    if not known:
-        book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=found.key)
-    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+        measurement = stepwise.look(shared, records, progress=progress, intake=seen.append, **options)
+    if not is_paid:
+        book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=measurement.key)
+    return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
 
 
 def finish(
@@ -224,10 +224,10 @@ def finish(
 ) -> dict[str, Any]:
     """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
     seen: list[Intake] = []
-    asked = {"attempt": attempt, "on_changed": on_changed, **columns}
+    options = {"attempt": attempt, "on_changed": on_changed, **columns}
     with opened(data) as records:
-        found = stepwise.finish(ledger, key, records, progress=progress, intake=seen.append, **asked)
-    return {"key": found.key, "rows": _rows(seen[0]) if seen else None}
+        measurement = stepwise.finish(ledger, key, records, progress=progress, intake=seen.append, **options)
+    return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
 
 
 def _fit(one: ColumnFit) -> dict[str, Any]:
@@ -248,6 +248,6 @@ def _fit(one: ColumnFit) -> dict[str, Any]:
 def _rows(intake: Intake) -> dict[str, Any]:
     return {
         "text": intake.describe(),
-        "reasons": {name: dict(found) for name, found in intake.reasons.items()},
+        "reasons": {name: dict(rows_by_reason) for name, rows_by_reason in intake.reasons.items()},
         "warnings": intake.warnings,
     }

@@ -40,15 +40,15 @@ def mine(key: str) -> None:
 
 def rows_read(key: str) -> None:
     """Say what happened to the rows that a job of this session read; the job forgets it, and so does the next page."""
-    known = state.only_here().get(ROWS)
-    if known is None or known[0] != key:
+    cached_rows = state.only_here().get(ROWS)
+    if cached_rows is None or cached_rows[0] != key:
         return
-    found = work.find(key)
-    if found is not None and found.done:
-        known = state.only_here()[ROWS] = (key, found.result["rows"])
+    job_state = work.find(key)
+    if job_state is not None and job_state.done:
+        cached_rows = state.only_here()[ROWS] = (key, job_state.result["rows"])
         work.forget(key)
-    if known[1] is not None:
-        show_rows(known[1])
+    if cached_rows[1] is not None:
+        show_rows(cached_rows[1])
 
 
 def show_rows(rows: Mapping[str, Any]) -> None:
@@ -69,44 +69,44 @@ def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> S
     afresh whenever it is further, for pages that show what there is so far.
     """
     work.hold(key, _holder())
-    found = work.find(key)
-    if found is None:
+    job_state = work.find(key)
+    if job_state is None:
         return None
-    if found.running:
+    if job_state.running:
         if quiet:
             _line(key, label)
         else:
-            _bar(key, label, found.fraction if stream else None)
+            _bar(key, label, job_state.fraction if stream else None)
         return None
-    if found.done:
-        return found
+    if job_state.done:
+        return job_state
     if quiet:
-        st.caption(plain(in_labels(f"{label}: {found.error}")))
-    elif found.state == "cancelled":
-        st.warning(plain(f"{label}: cancelled. {found.error}"))
+        st.caption(plain(in_labels(f"{label}: {job_state.error}")))
+    elif job_state.state == "cancelled":
+        st.warning(plain(f"{label}: cancelled. {job_state.error}"))
     else:
-        trouble(f"{label}: {found.error}")
+        trouble(f"{label}: {job_state.error}")
     return None
 
 
 @st.fragment(run_every=0.4)
 def _line(key: str, label: str) -> None:
-    found = work.find(key)
-    if found is None or not found.running:
+    job_state = work.find(key)
+    if job_state is None or not job_state.running:
         st.rerun()
-    st.caption(plain(f"{label} ({found.seconds:.0f} s)"))
+    st.caption(plain(f"{label} ({job_state.seconds:.0f} s)"))
 
 
 @st.fragment(run_every=0.4)
 def _bar(key: str, label: str, shown: float | None) -> None:
-    found = work.find(key)
-    if found is None or not found.running or shown not in (None, found.fraction):
+    job_state = work.find(key)
+    if job_state is None or not job_state.running or shown not in (None, job_state.fraction):
         st.rerun()
     left, right = st.columns([5, 1], vertical_alignment="center")
     ahead = work.before(key)
-    told = f"waits for a worker, {ahead} before it" if found.state == "waiting" else found.text
-    words = f"{label}: {told} ({found.seconds:.0f} s)"
-    left.progress(min(max(found.fraction, 0.0), 1.0), text=plain(words))
+    message = f"waits for a worker, {ahead} before it" if job_state.state == "waiting" else job_state.text
+    words = f"{label}: {message} ({job_state.seconds:.0f} s)"
+    left.progress(min(max(job_state.fraction, 0.0), 1.0), text=plain(words))
     clicks.button(
         "Cancel", work.cancel, key, key=f"cancel_{sha256(key.encode()).hexdigest()[:16]}", place=right, width="stretch"
     )

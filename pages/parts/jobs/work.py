@@ -98,14 +98,14 @@ def start(
 
 def find(key: str) -> Status | None:
     """What is known of the job of this key, if it was started and not forgotten."""
-    found = _JOBS.get(key)
-    return found.status if found is not None else None
+    job = _JOBS.get(key)
+    return job.status if job is not None else None
 
 
 def is_there(key: str) -> bool:
     """Whether the work of this key waits, runs or is done."""
-    found = find(key)
-    return found is not None and (found.running or found.done)
+    job = find(key)
+    return job is not None and (job.running or job.done)
 
 
 def before(key: str) -> int:

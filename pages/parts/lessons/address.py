@@ -20,19 +20,19 @@ CHOSEN = "learn_chosen"  # name of the lesson -> name in the address -> what is 
 
 def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
     """Take lesson and choices from the address when it is new to the page; what it does not say stays."""
-    kept, context = state.only_here(), get_script_run_ctx()
+    cache, context = state.only_here(), get_script_run_ctx()
     back = context is not None and context.is_history_navigation
-    kept["said"] = None
-    if "entered" in kept and not back:
+    cache["said"] = None
+    if "entered" in cache and not back:
         return
     said = {name: text for name, text in st.query_params.items() if name not in link.OURS}
-    kept["entered"] = True
+    cache["entered"] = True
     if not said and not back:
         return
     number = said.pop(LESSON, "1")
     place = int(number) - 1 if number.isdecimal() and 1 <= int(number) <= len(tabs) else 0
     st.session_state[TAB] = tabs[place]
-    kept["said"] = (names[place], said)
+    cache["said"] = (names[place], said)
 
 
 def keep(number: int, lesson: str) -> None:
@@ -77,8 +77,8 @@ def set_dial(of: str, name: str, value: Any) -> None:
 
 
 def _chosen(lesson: str) -> dict[str, tuple[Any, str]]:
-    found: dict[str, dict[str, tuple[Any, str]]] = st.session_state.setdefault(CHOSEN, {})
-    return found.setdefault(lesson, {})
+    choices: dict[str, dict[str, tuple[Any, str]]] = st.session_state.setdefault(CHOSEN, {})
+    return choices.setdefault(lesson, {})
 
 
 def _text(value: Any) -> str:

@@ -30,10 +30,10 @@ STEPS = (
 
 def heard(count: int, budget: Budget) -> Array:
     """The noisy answers on screen, shape (count,); other questions or another budget draw new ones."""
-    kept: tuple[int, Budget, Array] | None = st.session_state.get(HEARD)
-    if kept is None or kept[:2] != (count, budget):
-        kept = st.session_state[HEARD] = (count, budget, published_answers(count, budget))
-    return kept[2]
+    cached: tuple[int, Budget, Array] | None = st.session_state.get(HEARD)
+    if cached is None or cached[:2] != (count, budget):
+        cached = st.session_state[HEARD] = (count, budget, published_answers(count, budget))
+    return cached[2]
 
 
 def publish_again() -> None:
@@ -52,10 +52,10 @@ def picture(step: int) -> Shown:
         right.button("Draw again", key="publish_again", on_click=publish_again, width="stretch")
     else:
         budget = Budget(pcost=budget.pcost)
-    found = reconstruct_replies(heard(count, budget) if step else published_answers(count))
-    shown = drawn(lessons.attack_picture(found), "attack")
-    words_of_answers = ", ".join(format_number(float(answer)) for answer in found.answers)
-    st.markdown(f"Published: {words_of_answers}. The attacker has **{found.right} of {PERSONS}** right.")
+    attack = reconstruct_replies(heard(count, budget) if step else published_answers(count))
+    shown = drawn(lessons.attack_picture(attack), "attack")
+    words_of_answers = ", ".join(format_number(float(answer)) for answer in attack.answers)
+    st.markdown(f"Published: {words_of_answers}. The attacker has **{attack.right} of {PERSONS}** right.")
     if step:
         guess = lessons.guess_text(neighbours(budget))
         st.markdown(
@@ -65,9 +65,9 @@ def picture(step: int) -> Shown:
         )
     schema = Schema([Attribute.of_size("person", PERSONS)])
     workload = Workload(schema).add(["person"], Custom(lessons.group_questions(count).astype(int).tolist()))
-    given = f"answers_given({count}, {f'Budget(pcost={budget.pcost!r})' if step else None})"
+    call = f"answers_given({count}, {f'Budget(pcost={budget.pcost!r})' if step else None})"
     script = lines(
-        f"found = reconstruct_replies({given})\nprint(found.answers.round(1), found.guesses, found.right)",
+        f"found = reconstruct_replies({call})\nprint(found.answers.round(1), found.guesses, found.right)",
         engine="Budget",
         engine__lessons="answers_given reconstruct_replies",
     )

@@ -32,18 +32,18 @@ def picture(step: int) -> Shown:
     if step > 1:
         width = dial(right.select_slider, "Cells put together", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
-    found = clipping_example(binned(width), 1 / budget.mu)
-    shown = drawn(lessons.clipping_picture(found, width), "clipped")
+    example = clipping_example(binned(width), 1 / budget.mu)
+    shown = drawn(lessons.clipping_picture(example, width), "clipped")
     if step:
         one, two, three = st.columns(3)
-        one.metric("Sum, on average too large by", f"{found.bias:,.1f} counts", help="With negative counts put up to 0")
-        two.metric("Standard error of the sum as measured", f"{found.std_of_sum:,.1f} counts", help="Without bias")
+        one.metric("Sum, on average too large by", f"{example.bias:,.1f} counts", help="With negative counts put up to 0")
+        two.metric("Standard error of the sum as measured", f"{example.std_of_sum:,.1f} counts", help="Without bias")
         three.metric(
             "Error of one cell",
-            f"{found.rmse:.2f} counts",
-            help=f"Root mean square, with negative counts put up to 0; as measured it is {format_number(found.std)}",
+            f"{example.rmse:.2f} counts",
+            help=f"Root mean square, with negative counts put up to 0; as measured it is {format_number(example.std)}",
         )
-    cells = len(found.counts)
+    cells = len(example.counts)
     script = lines(
         f"""
 found = clipped(binned({width}), std=1 / Budget(pcost={pcost!r}).mu)
@@ -59,14 +59,14 @@ print(found.means.round(2))""",
 
 def expected() -> dict[str, str]:
     """Bias and errors at a standard error of 1 count."""
-    found = {width: clipping_example(binned(width), 1.0) for width in WIDTHS}
+    examples = {width: clipping_example(binned(width), 1.0) for width in WIDTHS}
     empty = clipping_example([0.0], 1.0)
     return {
         "An empty cell with noise of 1 count is published on average as": f"{empty.bias:.3f}",
         **{
-            f"Bias of the sum at pcost 1, {width} cells put together": f"{one.bias:.2f}" for width, one in found.items()
+            f"Bias of the sum at pcost 1, {width} cells put together": f"{one.bias:.2f}" for width, one in examples.items()
         },
-        "Error of one cell at pcost 1, none put together": f"{found[1].rmse:.2f}",
+        "Error of one cell at pcost 1, none put together": f"{examples[1].rmse:.2f}",
     }
 
 

@@ -43,12 +43,12 @@ def picture(step: int) -> Shown:
             default=0,
             format_func="{}%".format,
         )
-    found = contest(name, cells)
-    bounds = {"singular value bound": found.bound(0.0)}
+    result = contest(name, cells)
+    bounds = {"singular value bound": result.bound(0.0)}
     if share:
-        bounds[f"bound with the weights at {share}%"] = found.bound(share / 100)
-    shown = drawn(lessons.contest_picture(found, bounds), "bounds")
-    st.markdown(lessons.proof_text(found, share / 100))
+        bounds[f"bound with the weights at {share}%"] = result.bound(share / 100)
+    shown = drawn(lessons.contest_picture(result, bounds), "bounds")
+    st.markdown(lessons.proof_text(result, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
     studio = Studio(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
     script = lines(
@@ -63,11 +63,11 @@ print(found.tried[-1].rmse, made.rmse)""",
 
 def expected() -> dict[str, str]:
     """Bounds and the best strategy of the example."""
-    found = contest("range", 8)
+    result = contest("range", 8)
     return {
-        "Singular value bound, ranges on 8 cells": f"{found.bound(0.0):.4f}",
-        "Best bound": f"{found.bound():.4f}",
-        "Optimal strategy": f"{found.tried[-1].rmse:.4f}",
+        "Singular value bound, ranges on 8 cells": f"{result.bound(0.0):.4f}",
+        "Best bound": f"{result.bound():.4f}",
+        "Optimal strategy": f"{result.tried[-1].rmse:.4f}",
     }
 
 

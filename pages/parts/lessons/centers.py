@@ -27,12 +27,12 @@ STEPS = (
 def own_plans(workload: Workload, budget: Budget) -> CentersExample:
     """Both plans of the own workload and its bound, made once."""
     key = (state.current().question_key, budget)
-    kept = state.only_here().get("centered")
-    if kept is None or kept[0] != key:
+    cached = state.only_here().get("centered")
+    if cached is None or cached[0] != key:
         with st.spinner("Planning your own workload twice and looking for a bound"):
-            kept = state.only_here()["centered"] = (key, centers_example(workload, budget))
-    found: CentersExample = kept[1]
-    return found
+            cached = state.only_here()["centered"] = (key, centers_example(workload, budget))
+    example: CentersExample = cached[1]
+    return example
 
 
 def picture(step: int) -> Shown:
@@ -44,20 +44,20 @@ def picture(step: int) -> Shown:
                     format_func=MEANINGS.get, horizontal=True)  # fmt: skip
         cells = dial(right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=10)
         workload, budget = pairs_workload(name, cells), Budget(pcost=1.0)
-        found = centered_pairs(name, cells)
+        example = centered_pairs(name, cells)
         script = f"found = centered_pairs({name!r}, {cells})"
         attributes: tuple[str, ...] = NAMES
     else:
         workload, budget = mine, Budget(pcost=state.current().budget.pcost)
-        found = own_plans(workload, budget)
+        example = own_plans(workload, budget)
         script = f"found = centered(workload, {code.budget_text(budget)})"
         attributes = mine.schema.names
-    shown = [drawn(lessons.centers_example_picture(found), "centered")]
+    shown = [drawn(lessons.centers_example_picture(example), "centered")]
     if step > 0:
         chosen = dial(st.selectbox, "Attribute", attributes, of=NAME, name="attribute", default=attributes[0])
-        shown.append(drawn(lessons.centers_picture(found, chosen), "center"))
+        shown.append(drawn(lessons.centers_picture(example, chosen), "center"))
     if step > 1:
-        st.markdown(lessons.left_text(found))
+        st.markdown(lessons.left_text(example))
     called = script.split("= ")[1].split("(")[0]
     studio = Studio(workload=workload, budget=budget, options={"centers": "tuned"})
     return Shown(
@@ -69,10 +69,10 @@ def picture(step: int) -> Shown:
 
 def expected() -> dict[str, str]:
     """What tuning wins and what is left on all pairs."""
-    found = {(name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)}
+    examples = {(name, cells): centered_pairs(name, cells) for name in QUERY_KINDS for cells in (4, 10)}
     return {
         f"{MEANINGS[name]}, {cells} cells: won, and left": f"{one.won:.2%}, {one.left:.2%}"
-        for (name, cells), one in found.items()
+        for (name, cells), one in examples.items()
     }
 
 

@@ -29,16 +29,16 @@ def picture(step: int) -> Shown:
     fine = dial(right.radio, "Fine analysis", FINE, of=NAME, name="fine", default=FINE[0], horizontal=True)
     ways = 2 if fine == FINE[0] else questions
     budget = Budget(pcost=1.0)
-    found = two_analyses(questions, fine_ways=ways, budget=budget)
-    shown = drawn(lessons.spends_picture(found), "spends")
+    analyses = two_analyses(questions, fine_ways=ways, budget=budget)
+    shown = drawn(lessons.spends_picture(analyses), "spends")
     if step > 0:
         one, two = st.columns(2)
         one.metric(
             "Budget saved (pcost)",
-            f"{found.shared.saved:.2%}",
+            f"{analyses.shared.saved:.2%}",
             help="pcost of a separate look as exact as the shared one, as a share of the pcost of the fine analysis",
         )
-        two.metric("Numbers in the shared look", f"{found.shared.common.rank:,}", help="Independent noisy numbers")
+        two.metric("Numbers in the shared look", f"{analyses.shared.common.rank:,}", help="Independent noisy numbers")
     workload = Workload.all_ways(yes_or_no(questions), (ways,)) if ways <= 3 else _whole(questions)
     script = lines(
         f"""
@@ -59,10 +59,10 @@ def _whole(questions: int) -> Workload:
 def expected() -> dict[str, str]:
     """Shares that are saved."""
     cases = ((3, 2), (7, 2), (7, 7))
-    found = {case: two_analyses(case[0], fine_ways=case[1], budget=Budget(pcost=1.0)) for case in cases}
+    analyses = {case: two_analyses(case[0], fine_ways=case[1], budget=Budget(pcost=1.0)) for case in cases}
     return {
         f"Saved with {questions} questions and {ways}-way tables": f"{one.shared.saved:.2%}"
-        for (questions, ways), one in found.items()
+        for (questions, ways), one in analyses.items()
     }
 
 

@@ -95,8 +95,8 @@ class Lesson:
 
 def asked(text: str, *choices: tuple[str, str]) -> Question:
     """A question with its choices as pairs of answer and feedback; the right answer begins with a tick."""
-    made = (Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices)
-    return Question(text=text, choices=tuple(made))
+    parsed_choices = (Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices)
+    return Question(text=text, choices=tuple(parsed_choices))
 
 
 def lines(text: str, **imports: str) -> Script:

@@ -58,8 +58,8 @@ print(made.rmse)  # that of the same workload at the same budget, for {rows} row
         engine="Budget",
         engine__lessons="best_cap caps_table of_a_person",
     )
-    whole = Budget(pcost=pcost, rows_per_person=rows)
-    studio = Studio(workload=Workload(schema).add(["month"], "marginal"), budget=whole, options=EVENLY)
+    budget_value = Budget(pcost=pcost, rows_per_person=rows)
+    studio = Studio(workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=EVENLY)
     return Shown(studio=studio, script=script, pictures=tuple(shown))
 
 

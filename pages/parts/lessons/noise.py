@@ -27,10 +27,10 @@ STEPS = (
 
 def drawn_for(budget: Budget) -> Array:
     """The outcomes on screen, shape (draws, cells); a change of the budget draws new ones."""
-    kept: tuple[Budget, Array] | None = st.session_state.get(DRAWN)
-    if kept is None or kept[0] != budget:
-        kept = st.session_state[DRAWN] = (budget, draw_releases(list(INVENTED.values()), budget, DRAWS))
-    return kept[1]
+    cached: tuple[Budget, Array] | None = st.session_state.get(DRAWN)
+    if cached is None or cached[0] != budget:
+        cached = st.session_state[DRAWN] = (budget, draw_releases(list(INVENTED.values()), budget, DRAWS))
+    return cached[1]
 
 
 def draw_again() -> None:

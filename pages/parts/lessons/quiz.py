@@ -18,15 +18,15 @@ UNCHOSEN = "learn_unchosen"  # the question that was checked before an answer wa
 
 def answers() -> Mapping[tuple[str, int], Choice]:
     """The last checked answer of every question that has one, by name of the lesson and number of the question."""
-    found: Mapping[tuple[str, int], Choice] = st.session_state.get(ANSWERS, {})
-    return found
+    stored_answers: Mapping[tuple[str, int], Choice] = st.session_state.get(ANSWERS, {})
+    return stored_answers
 
 
 def progress(lessons: Sequence[Lesson]) -> None:
     """One line about the questions answered so far."""
-    given, every = answers(), sum(len(lesson.questions) for lesson in lessons)
-    right = sum(choice.right for choice in given.values())
-    st.progress(len(given) / every, text=f"Answered {len(given)} of {every} questions, {right} of them right.")
+    n_answers, every = answers(), sum(len(lesson.questions) for lesson in lessons)
+    right = sum(choice.right for choice in n_answers.values())
+    st.progress(len(n_answers) / every, text=f"Answered {len(n_answers)} of {every} questions, {right} of them right.")
 
 
 def questions(lesson: Lesson) -> None:
@@ -46,11 +46,11 @@ def questions(lesson: Lesson) -> None:
             clicks.button(f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}")
             if st.session_state.get(UNCHOSEN) == (lesson.name, number):
                 st.info("Choose one of the answers first.", icon="👆")
-            given = answers().get((lesson.name, number))
-            if given is not None and given.right:
-                st.success(f"**Right:** {given.text} {given.feedback}", icon="✅")
-            elif given is not None:
-                st.warning(f"**Not this one:** {given.text} {given.feedback}", icon="🔁")
+            answer = answers().get((lesson.name, number))
+            if answer is not None and answer.right:
+                st.success(f"**Right:** {answer.text} {answer.feedback}", icon="✅")
+            elif answer is not None:
+                st.warning(f"**Not this one:** {answer.text} {answer.feedback}", icon="🔁")
 
 
 def _check(name: str, number: int) -> None:

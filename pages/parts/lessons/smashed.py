@@ -43,9 +43,9 @@ def grid() -> tuple[Schema, list[list[int]]]:
 def picture(step: int) -> Shown:
     """Draw the query, its pieces step by step, and their sum."""
     schema, query = grid()
-    found = decompose_query(schema, query)
-    shown = drawn(lessons.decomposition_picture(found, step), "smashed")
-    if step == len(found.pieces) and found.misfit < 1e-9:
+    decomposition = decompose_query(schema, query)
+    shown = drawn(lessons.decomposition_picture(decomposition, step), "smashed")
+    if step == len(decomposition.pieces) and decomposition.misfit < 1e-9:
         st.markdown("All four pieces added up give the query again, cell by cell.")
     workload = Workload(schema).add(schema.names, Custom([[cell for row in query for cell in row]]))
     script = lines(

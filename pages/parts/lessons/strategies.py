@@ -24,20 +24,20 @@ def picture(step: int) -> Shown:
     """Draw two strategies, the errors that they leave, and all strategies side by side."""
     first, second, third = st.columns(3)
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
-    found = contest("range", cells)
-    names = tuple(tried.name for tried in found.tried)
+    result = contest("range", cells)
+    names = tuple(tried.name for tried in result.tried)
     one = dial(second.selectbox, "Strategy on the left", names, of=NAME, name="left", default="Hierarchical")
     two = dial(third.selectbox, "Strategy on the right", names, of=NAME, name="right", default="Optimal")
     shown = []
     for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
         number = names.index(name)
         with place:
-            shown.append(drawn(lessons.strategy_picture(found.tried[number]), f"strategy_{side}", plain=False))
+            shown.append(drawn(lessons.strategy_picture(result.tried[number]), f"strategy_{side}", plain=False))
             if step > 0:
-                shown.append(drawn(lessons.range_errors_picture(found, number), f"errors_{side}", plain=False))
+                shown.append(drawn(lessons.range_errors_picture(result, number), f"errors_{side}", plain=False))
     if step > 1:
-        bounds = {"no strategy can be below": found.bound()}
-        shown.append(drawn(lessons.contest_picture(found, bounds, one), "strategies"))
+        bounds = {"no strategy can be below": result.bound()}
+        shown.append(drawn(lessons.contest_picture(result, bounds, one), "strategies"))
     studio = Studio(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
         options={"centers": "tuned"},
@@ -55,9 +55,9 @@ print(found.bound(), made.rmse)""",
 
 def expected() -> dict[str, str]:
     """Errors of all strategies on 16 cells."""
-    found = contest("range", 16)
-    numbers = {f"RMSE of {tried.name} on 16 cells": f"{tried.rmse:.4f}" for tried in found.tried}
-    return numbers | {"Bound on 16 cells": f"{found.bound():.4f}"}
+    result = contest("range", 16)
+    numbers = {f"RMSE of {tried.name} on 16 cells": f"{tried.rmse:.4f}" for tried in result.tried}
+    return numbers | {"Bound on 16 cells": f"{result.bound():.4f}"}
 
 
 LESSON = Lesson(

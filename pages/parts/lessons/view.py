@@ -92,7 +92,7 @@ def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:
     """The lesson as an HTML file for printing, with its answers for those who teach."""
     listed = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
-    asked = [
+    questions = [
         (
             f"Question {number}",
             "\n".join([f"**{question.text}**", *(f"- {choice.text}" for choice in question.choices)]),
@@ -100,8 +100,8 @@ def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:
         for number, question in enumerate(lesson.questions, 1)
     ]
     discussed = ("To discuss", "\n".join(f"- {item}" for item in lesson.discussion))
-    told = [("For instructors", quiz.sheet(lesson))] if answered else []
-    sections = [("Step by step", listed), ("Formulas", formulas), *asked, discussed, *told]
+    notes = [("For instructors", quiz.sheet(lesson))] if answered else []
+    sections = [("Step by step", listed), ("Formulas", formulas), *questions, discussed, *notes]
     pictures = shown.pictures if shown is not None else ()
     return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
 

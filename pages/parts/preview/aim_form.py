@@ -70,7 +70,7 @@ def _use(text: str) -> None:
 def _script(studio: Studio, reference: Reference | None) -> str:
     """The same in Python."""
     imports, lines = reference_form.lines(reference)
-    made = plan_script(studio)
-    *first, last = made.lines
+    script = plan_script(studio)
+    *first, last = script.lines
     aimed = f'{last[:-1]}, aim="published", reference=reference)'
-    return Script(imports=made.imports | imports, lines=(*first, *lines, aimed)).text()
+    return Script(imports=script.imports | imports, lines=(*first, *lines, aimed)).text()

@@ -45,36 +45,36 @@ def use_budget(unit: str, keys: tuple[str, ...]) -> None:
     """Take the budget that was typed."""
     with kept_for("budget"):
         before = state.current().budget
-        made = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
+        new_budget = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
         if unit not in (APPROX, PURE):  # only these say a delta themselves
-            made = replace(made, report_delta=before.report_delta)
-        state.change(budget=made)
+            new_budget = replace(new_budget, report_delta=before.report_delta)
+        state.change(budget=new_budget)
 
 
-def budget(found: Budget) -> None:
+def budget(current: Budget) -> None:
     """Inputs for the budget in one language, and what it is in the others."""
     unit = choose_language()
-    _inputs(found, unit)
+    _inputs(current, unit)
     show_kept("budget")
-    st.caption(plain(others(found)))
+    st.caption(plain(others(current)))
 
 
 def promise() -> None:
     """What the budget promises, in words, and whom it protects."""
-    found, schema = state.current().budget, state.current().schema
+    current, schema = state.current().budget, state.current().schema
     left, right = st.columns(2, gap="large")
     with left:
-        st.info(plain(schema.promise(found) if schema else found.promise), icon="🙋")
+        st.info(plain(schema.promise(current) if schema else current.promise), icon="🙋")
     with right:
-        person(found)
+        person(current)
         exact = schema is not None and schema.invariants
-        st.caption(plain(schema.meaning(found) if schema and exact else found.describe()))
+        st.caption(plain(schema.meaning(current) if schema and exact else current.describe()))
         st.caption(UNITS[language()])
 
 
-def _inputs(found: Budget, unit: str) -> None:
+def _inputs(current: Budget, unit: str) -> None:
     version = state.version()
-    starts = numbers_of(found, unit)
+    starts = numbers_of(current, unit)
     labels = {APPROX: ["epsilon", "delta"], RISK: [RISK_LABEL]}.get(unit, [unit])
     keys = tuple(f"budget_{label}_{version}" for label in labels)
     for column, label, key, start in zip(st.columns(len(labels)), labels, keys, starts, strict=True):
@@ -182,11 +182,11 @@ def _by_attribute(
 
 def _defaults(studio: state.Studio) -> dict[str, object]:
     """What every option is where it is not chosen: for centers the workload decides."""
-    found = {}
+    values = {}
     for field in fields(mechanism_class(studio.mechanism)):
         if field.default is not MISSING:
-            found[field.name] = field.default
+            values[field.name] = field.default
         elif field.default_factory is not MISSING:
-            found[field.name] = field.default_factory()
+            values[field.name] = field.default_factory()
     left = replace(studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")})
-    return found | {name: left.taken.get(name, value) for name, value in found.items() if name == "centers"}
+    return values | {name: left.taken.get(name, value) for name, value in values.items() if name == "centers"}

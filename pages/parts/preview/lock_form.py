@@ -40,10 +40,10 @@ def draw(plan: Plan) -> None:
     done = watch.job(key, label="Solving the targets")
     if done is not None:
         budget, options, text = done.result
-        made = kept.plan_of_key(key, lambda: load_plan(text))
-        _found(studio.budget, plan, made, analysis.errors_against_targets(made, rows, options["targets"]))
+        new_plan = kept.plan_of_key(key, lambda: load_plan(text))
+        _found(studio.budget, plan, new_plan, analysis.errors_against_targets(new_plan, rows, options["targets"]))
         changed = replace(studio, budget=Budget.from_dict(budget), options=options)
-        clicks.button("Use this", _use, changed, made, key="targets_use", type="primary")
+        clicks.button("Use this", _use, changed, new_plan, key="targets_use", type="primary")
 
 
 def dropped() -> None:
@@ -96,11 +96,11 @@ def _solve(key: str, studio: Studio, targets: list[float], locked: list[bool] | 
         watch.start(key, tasks.solve_targets, *request, targets, locked)
 
 
-def _found(before: Budget, plan: Plan, made: Plan, table: Any) -> None:
+def _found(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None:
     st.markdown(
-        f"**It takes {plain(said(made.budget))}**; the present plan spends {plain(said(before))}. The typical error of "
-        f"all queries is then {format_number(made.rmse)} counts instead of {format_number(plan.rmse)}.",
-        help=plain(others(made.budget)),
+        f"**It takes {plain(said(new_plan.budget))}**; the present plan spends {plain(said(before))}. The typical error of "
+        f"all queries is then {format_number(new_plan.rmse)} counts instead of {format_number(plan.rmse)}.",
+        help=plain(others(new_plan.budget)),
     )
     show.table(table, name="targets", alt="Targets and the largest standard errors that are reached")
 

@@ -67,9 +67,9 @@ def use_plan_file() -> None:
     if file is None:
         return
     with kept_for("plan_file"):
-        found = load_plan(file.getvalue())
-        options = dict(found.options) | {"max_records": found.max_records}
-        studio = state.Studio(workload=found.workload, budget=found.budget, mechanism=found.mechanism)
+        plan = load_plan(file.getvalue())
+        options = dict(plan.options) | {"max_records": plan.max_records}
+        studio = state.Studio(workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism)
         state.commit(studio.told(options), redraw=True)
 
 

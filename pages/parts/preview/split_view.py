@@ -55,9 +55,9 @@ def _take(options: Mapping[str, Any]) -> None:
     studio = state.current()
     rest = {name: value for name, value in studio.options.items() if name not in (CENTERS, "keep")}
     with kept_for(CENTERS):
-        asked = studio.told(rest | dict(options))
-        plans.begin(asked)
-        state.commit(asked, redraw=True)
+        changed = studio.told(rest | dict(options))
+        plans.begin(changed)
+        state.commit(changed, redraw=True)
 
 
 def _single(studio: Studio, plan: Plan) -> str:

@@ -65,8 +65,8 @@ def usable(plan: Plan) -> None:
     if scale is None:
         return
     with shown_here():
-        found = figures.quality_picture(plan, scale)
-        st.markdown(f"**{plain(found.alt)}**")
+        picture = figures.quality_picture(plan, scale)
+        st.markdown(f"**{plain(picture.alt)}**")
         left, _ = st.columns([1, 3])
         label = "Share that has to be publishable"
         share = left.selectbox(label, list(SHARES), 2, SHARES.__getitem__, key="usable_share")
@@ -76,7 +76,7 @@ def usable(plan: Plan) -> None:
             lambda nearly: analysis.budget_for_quality(plan, scale, share, nearly=nearly),
             key="usable",
         )
-        show.picture(found, key="usable", config=show.EXPORT)
+        show.picture(picture, key="usable", config=show.EXPORT)
 
 
 def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -> bool:
@@ -86,11 +86,11 @@ def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -
     pressed: that makes plans.
     """
     with shown_here():
-        found = find(True)
+        job_state = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** a budget of {plain(said(found))} is needed; this plan spends {plain(said(plan.budget))}.",
-            help=plain(others(found)),
+            f"**{goal}:** a budget of {plain(said(job_state))} is needed; this plan spends {plain(said(plan.budget))}.",
+            help=plain(others(job_state)),
         )
         clicks.button("Use this budget", _use, find, key, key=f"use_budget_{key}", place=right, width="stretch")
         show_kept(f"{NEEDED}_{key}")
@@ -142,10 +142,10 @@ def one_query(plan: Plan) -> None:
 def distance(plan: Plan) -> None:
     """How far the plan is from what its class, and what any matrix mechanism, could reach."""
     key = _bound_key(plan)
-    found = work.find(key)  # started with the headline
-    if found is not None and found.done:
-        st.markdown(f"**{plain(analysis.bound_text(plan, found.result))}**")
-        show.picture(figures.distance_picture(plan, found.result), key="distance", config=show.EXPORT)
+    job_state = work.find(key)  # started with the headline
+    if job_state is not None and job_state.done:
+        st.markdown(f"**{plain(analysis.bound_text(plan, job_state.result))}**")
+        show.picture(figures.distance_picture(plan, job_state.result), key="distance", config=show.EXPORT)
     elif not work.is_there(key):
         clicks.button("Search again", _search, plan, key="bound_again")
     st.caption(plain(analysis.certificate_text(plan)))
@@ -159,10 +159,10 @@ def best(plan: Plan) -> str | None:
     key = _bound_key(plan)
     if work.find(key) is None:
         _search(plan)
-    found = work.find(key)
-    if found is not None and found.done:
-        return analysis.above_best(plan, found.result) or None
-    return "" if found is not None and found.running else None
+    job_state = work.find(key)
+    if job_state is not None and job_state.done:
+        return analysis.above_best(plan, job_state.result) or None
+    return "" if job_state is not None and job_state.running else None
 
 
 def search(plan: Plan) -> None:

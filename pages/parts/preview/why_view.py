@@ -25,8 +25,8 @@ def why(plan: Plan, number: int) -> None:
         query = _query(plan, number)
         with place:
             st.markdown(f"**Why:** {plain(breakdown_text(plan, number, query))}")
-            found = figures.breakdown_picture(plan, number, query)
-            show.picture(found, key="why", config=show.EXPORT, height=min(TALL, found.figure.layout.height))
+            picture = figures.breakdown_picture(plan, number, query)
+            show.picture(picture, key="why", config=show.EXPORT, height=min(TALL, picture.figure.layout.height))
     st.markdown("**What would help?** Each button plans a changed request; nothing is kept yet.")
     _buttons(plan, number)
     show_kept(TRIED)

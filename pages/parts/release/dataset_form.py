@@ -103,11 +103,11 @@ def ledger() -> Ledger | None:
 
 def _others(here: str) -> None:
     """Ledgers that this browser opened before."""
-    known = [path for path in places.ledgers() if path != here]
-    if not known:
+    paths = [path for path in places.ledgers() if path != here]
+    if not paths:
         return
     with st.expander("Ledgers opened before", expanded=not here):
-        for number, path in enumerate(known):
+        for number, path in enumerate(paths):
             clicks.button(plain(path), _open, path, key=f"open_ledger_{number}")
 
 
@@ -117,10 +117,10 @@ def _open(path: str) -> None:
 
 def spent(book: Ledger, key: str) -> Receipt:
     """What the ledger holds about a spend that was made; raises LedgerError when it holds none."""
-    found = book.find(key)
-    if found is None:
+    receipt = book.find(key)
+    if receipt is None:
         raise LedgerError("The ledger holds no spend of this release. Open the ledger that paid for it.")
-    return found
+    return receipt
 
 
 def dataset(book: Ledger) -> DatasetStatus | None:

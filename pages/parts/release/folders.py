@@ -48,8 +48,8 @@ def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
 def _whole(text: str) -> Path:
     """The full path, with the links above the file followed, of a name that a file can have."""
     try:
-        given = STARTED / Path(text.strip()).expanduser()
-        place = given.parent.resolve() / given.name
+        path = STARTED / Path(text.strip()).expanduser()
+        place = path.parent.resolve() / path.name
         with suppress(FileNotFoundError, NotADirectoryError):
             place.stat()
     except (OSError, RuntimeError, ValueError):  # too long, a loop of links, no such home, a character of no name

@@ -67,7 +67,7 @@ def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> t
     fit = left.selectbox(
         "Tables are", [f for f in FITS if f in FITTED], format_func=lambda f: f"{f}: {FITTED[f]}", key=f"{key}_fit"
     )
-    whole = middle.checkbox(
+    integer = middle.checkbox(
         "Whole people", key=f"{key}_whole", help="All cells are whole numbers, and tables agree exactly."
     )
     least = right.number_input(
@@ -95,8 +95,8 @@ def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> t
     if scale is not None:
         rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
     records = None if size is None else int(size)
-    job = f"publish|{sorted(source.items())}|{fit}|{whole}|{simulate}|{records}|{sorted(rule.items())}"
-    return job, (dict(source), fit, whole, (simulate, records), rule)
+    job = f"publish|{sorted(source.items())}|{fit}|{integer}|{simulate}|{records}|{sorted(rule.items())}"
+    return job, (dict(source), fit, integer, (simulate, records), rule)
 
 
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
@@ -110,15 +110,15 @@ def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
         watch.start(job, publishing.publish_tables, *arguments, places, str(private.reached(job)), files=files.values())
 
 
-def _side_by_side(measurement: Measurement, made: Mapping[str, Any], *, key: str) -> None:
+def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """Answers of one group, unbiased and published, and what publishing did to small cells."""
-    st.caption(f"All tables sum to {made['total']:,.1f} records.")
+    st.caption(f"All tables sum to {result['total']:,.1f} records.")
     number = group_choice.choose_group(measurement.plan, key=f"{key}_published_group")
     which = st.segmented_control("Show", SHOWN, default=BOTH, key=f"{key}_shown", persist_state="session") or BOTH
     total = measurement.plan.workload.groups[number].count
     pages = -(-total // PAGE)
     page = st.pagination(pages, key=f"{key}_published_page_{number}") if pages > 1 else 1
-    answers = read_published(measurement.plan, made["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE)
+    answers = read_published(measurement.plan, result["files"]["parquet"], number, (page - 1) * PAGE, page * PAGE)
     drawn = figures.published_picture(
         answers, rehearsal=measurement.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
     )
@@ -132,46 +132,46 @@ def _side_by_side(measurement: Measurement, made: Mapping[str, Any], *, key: str
             "By how many records there are in a cell: how many cells, by how much too large their published counts are "
             "to be expected, and how far off, in counts. From rehearsals on tables that might be the true ones."
         )
-        show.table(made["bias"][number], name=f"{mark}{key}_bias", alt="Bias and error by size of the cells")
+        show.table(result["bias"][number], name=f"{mark}{key}_bias", alt="Bias and error by size of the cells")
     with st.expander("All groups"):
         st.caption(
             "How many unbiased answers are below zero, what is published there on average, and which shares of the "
             "published ones are publishable, doubtful or suppressed."
         )
-        show.table(made["summary"], name=f"{mark}{key}_summary", alt="What publishing did to every group")
+        show.table(result["summary"], name=f"{mark}{key}_summary", alt="What publishing did to every group")
 
 
-def _records(made: Mapping[str, Any], *, key: str) -> None:
-    if "acceptance" not in made:
+def _records(result: Mapping[str, Any], *, key: str) -> None:
+    if "acceptance" not in result:
         return
-    found = made["acceptance"]
+    acceptance = result["acceptance"]
     st.markdown("**Simulated records**")
     st.caption(
         "No row stands for a person, and what larger tables than those published would say of them is a guess. The "
         "criteria read released numbers only, so that they cost no budget."
     )
-    if found["met"].all():
+    if acceptance["met"].all():
         st.success("The records meet every criterion.", icon="✅")
     else:
         st.warning("The records miss a criterion: hand them out with care, or not at all.", icon="⚠️")
-    show.table(found, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
+    show.table(acceptance, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
 
 
-def _downloads(measurement: Measurement, made: Mapping[str, Any], *, key: str) -> None:
+def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
     """The files, as the worker wrote them."""
-    mark, large = download_view.mark(measurement), made["too large"]
+    mark, large = download_view.mark(measurement), result["too large"]
     words = {
         "zip": ("Tables (zip)", "published_tables.zip", large.get("zip", "")),
         "xlsx": ("Workbook (xlsx)", "published_tables.xlsx", large.get("xlsx", "")),
         "csv": ("Published as CSV", "published.csv", ""),
         "parquet": ("Published as Parquet", "published.parquet", ""),
-        "records": ("Simulated records", "simulated_records.csv", "" if "acceptance" in made else "None were drawn."),
+        "records": ("Simulated records", "simulated_records.csv", "" if "acceptance" in result else "None were drawn."),
     }
     row = st.container(horizontal=True)
     for kind, (label, name, reason) in words.items():
         row.download_button(
             label,
-            data=Path(made["files"][kind]).read_bytes if not reason else b"",
+            data=Path(result["files"][kind]).read_bytes if not reason else b"",
             file_name=f"{mark}{name}",
             key=f"{key}_published_{kind}",
             on_click="ignore",
@@ -184,12 +184,12 @@ def _downloads(measurement: Measurement, made: Mapping[str, Any], *, key: str) -
 
 def _script(arguments: tuple[Any, ...]) -> str:
     """The same in Python."""
-    _, fit, whole, (simulate, records), rule = arguments
+    _, fit, integer, (simulate, records), rule = arguments
     lines = [
         "from engine.postprocess import QualityRule, acceptance",
         "from engine.publish import write_published, write_records, write_tables, write_workbook",
         "",
-        f"published = measurement.publish({fit!r}, integer={whole})",
+        f"published = measurement.publish({fit!r}, integer={integer})",
         "errors = published.uncertainty()",
         f"rule = QualityRule(**{rule})",
         'write_published(errors, "published.csv", format="csv", rule=rule)',

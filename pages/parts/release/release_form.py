@@ -70,18 +70,18 @@ def same_records(
     if source.missing or st.session_state.get(RELEASED) == chosen:
         return True
     # what differs is told to the session that asked, and to no other
-    own = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"same|{own}|{book.path}|{chosen}"
+    token = st.session_state.setdefault("check_token", secrets.token_hex(16))
+    job = f"same|{token}|{book.path}|{chosen}"
     if work.find(job) is None:
         with kept_for("same"):
             path, copies = source.to_file()
             watch.start(job, compare, str(book.path), key, path, source.columns, copies=copies)
     show_kept("same")
     done = watch.job(job, label="Comparing the chosen records with those that were measured")
-    found = work.find(job)
+    job_state = work.find(job)
     if done is not None and done.result:
         trouble(f"{done.result} {advice}")
-    return found is None or not (found.running or found.result)
+    return job_state is None or not (job_state.running or job_state.result)
 
 
 def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
@@ -95,8 +95,8 @@ def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """The strict check, a step of its own: what it shows is for the curator's eyes only."""
     # exact numbers are told to the session that asked, and to no other
-    own = st.session_state.setdefault("check_token", secrets.token_hex(16))
-    job = f"check|{own}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
+    token = st.session_state.setdefault("check_token", secrets.token_hex(16))
+    job = f"check|{token}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
     clicks.button(
         "Check the records first (for your eyes only)",
         start_check,
@@ -129,7 +129,7 @@ def _use_unit(status: DatasetStatus) -> None:
 
 
 def confirm(
-    book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int, *, begun: bool = False
+    book: Ledger, plan: Plan, status: DatasetStatus, source: Source, attempt: int, *, interrupted: bool = False
 ) -> None:
     """What the release spends, and the typed confirmation; nothing where it was paid for and broke off."""
     counts, takes = status.definition.counts, plan.pcost
@@ -144,7 +144,7 @@ def confirm(
         config=show.EXPORT,
     )
     st.info(plain(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
-    if begun:
+    if interrupted:
         takes = 0.0
         st.warning(
             "This release was paid for and broke off before its result was saved. Releasing it with the same records "
@@ -162,7 +162,7 @@ def confirm(
         live=True,
         autocomplete="off",
     )
-    reason = reason_to_wait(plan, status, source, typed, begun=begun)
+    reason = reason_to_wait(plan, status, source, typed, interrupted=interrupted)
     left, right = st.columns([1, 2], vertical_alignment="center")
     clicks.button(
         f"Release: spend {texts.cost(takes)} {counts}",
@@ -184,17 +184,17 @@ def confirm(
     show_kept("release")
 
 
-def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str, *, begun: bool) -> str:
+def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str, *, interrupted: bool) -> str:
     """Why the release cannot start yet; empty when it can."""
     try:
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError as error:
         return words_of(error)
-    if takes > status.left and not begun:
-        left, asked = texts.remaining_text(status.left), texts.cost(takes)
+    if takes > status.left and not interrupted:
+        left, cost_text = texts.remaining_text(status.left), texts.cost(takes)
         return (
-            f"the dataset has {left} {status.definition.counts} left and this plan costs {asked}. Plan with a "
+            f"the dataset has {left} {status.definition.counts} left and this plan costs {cost_text}. Plan with a "
             "smaller budget on the Preview page."
         )
     if problem := source.problem(plan.schema):
@@ -211,26 +211,26 @@ def running(book: Ledger, key: str) -> Status | None:
 
 def stored(book: Ledger, key: str) -> Measurement | None:
     """The stored result of a release, read once a session; its message when it was lost."""
-    known: tuple[tuple[str, str], Measurement] | None = st.session_state.get("released")
-    if known is not None and known[0] == (str(book.path), key):
-        return known[1]
+    cached: tuple[tuple[str, str], Measurement] | None = st.session_state.get("released")
+    if cached is not None and cached[0] == (str(book.path), key):
+        return cached[1]
     try:
-        found = load_measurement(book, key)
+        measurement = load_measurement(book, key)
     except EngineError as error:
         trouble(words_of(error))
         return None
-    st.session_state["released"] = ((str(book.path), key), found)
-    return found
+    st.session_state["released"] = ((str(book.path), key), measurement)
+    return measurement
 
 
 def receipt(book: Ledger, key: str) -> None:
     """What the ledger holds about a release, and what happened to the rows, for the curator only."""
     with shown_here():
-        found = dataset_form.spent(book, key)
+        receipt_row = dataset_form.spent(book, key)
         st.success(
             plain(
-                f"Released for {found.dataset} at {found.utc}: {texts.cost(found.pcost)} pcost, ledger row "
-                f"{found.seq}. Reloading this page, or pressing the button again, shows this same result and spends "
+                f"Released for {receipt_row.dataset} at {receipt_row.utc}: {texts.cost(receipt_row.pcost)} pcost, ledger row "
+                f"{receipt_row.seq}. Reloading this page, or pressing the button again, shows this same result and spends "
                 "nothing."
             ),
             icon="✅",

@@ -104,12 +104,12 @@ def ask(measurement: Measurement, *, key: str) -> None:
         other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if how else None
         if query is None or (how and other is None):
             return
-        asked, signs, text = [(query.attributes, query.tensor)], [1.0], query.text
+        queries, signs, text = [(query.attributes, query.tensor)], [1.0], query.text
         if how and other is not None:
-            asked.append((other.attributes, other.tensor))
+            queries.append((other.attributes, other.tensor))
             signs.append(TOGETHER[how])
             text = f"({query.text}) {how} ({other.text})"
-        answer = measurement.combination(asked, signs)
+        answer = measurement.combination(queries, signs)
         st.markdown(f"**{plain(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
         if how:
             st.caption("The error is exact: it counts in that both answers are made of the same noisy numbers.")

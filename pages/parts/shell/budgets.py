@@ -98,11 +98,11 @@ def summary(studio: state.Studio) -> str:
     if studio.workload is None:
         return "Nothing chosen yet. Start with a schema."
     schema, workload = studio.workload.schema, studio.workload
-    asked = f"{pluralize(len(workload.groups), 'group')}, {pluralize(workload.queries, 'query', 'queries')}"
+    counts = f"{pluralize(len(workload.groups), 'group')}, {pluralize(workload.queries, 'query', 'queries')}"
     centers = " · Centers: tuned" if studio.taken.get("centers") == "tuned" else ""
     return (
         f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} · "
-        f"Workload: {asked if workload.groups else 'empty'} · Budget: {said(studio.budget)}{centers}"
+        f"Workload: {counts if workload.groups else 'empty'} · Budget: {said(studio.budget)}{centers}"
     )
 
 
@@ -123,12 +123,12 @@ def choose_language() -> str:
 
 def _use_language() -> None:
     """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
-    found, unit = state.current().budget, st.session_state[UNIT]
+    current, unit = state.current().budget, st.session_state[UNIT]
     with kept_for("budget"):
-        if unit == PURE and found.pure_epsilon is None:
-            state.change(budget=Budget.pure(found.pcost**0.5, **unit_of(found)), redraw=True)
-        elif unit != PURE and found.pure_epsilon is not None:
-            state.change(budget=Budget(pcost=found.pcost, **unit_of(found)), redraw=True)
+        if unit == PURE and current.pure_epsilon is None:
+            state.change(budget=Budget.pure(current.pcost**0.5, **unit_of(current)), redraw=True)
+        elif unit != PURE and current.pure_epsilon is not None:
+            state.change(budget=Budget(pcost=current.pcost, **unit_of(current)), redraw=True)
 
 
 def others(budget: Budget) -> str:

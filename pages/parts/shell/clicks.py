@@ -28,7 +28,7 @@ _DRAWN: ContextVar[dict[str, Any] | None] = ContextVar("chosen_when_drawn", defa
 def button(
     label: str,
     action: Action,
-    *given: Any,
+    *args: Any,
     key: str,
     place: DeltaGenerator | None = None,
     disabled: bool = False,
@@ -40,14 +40,14 @@ def button(
     Where a value has changed since, the page is drawn first, and then the action takes what the button was given anew.
     A button that is ``disabled`` by then does nothing, and one that ``spends`` waits for another press.
     """
-    drawn, kept = _DRAWN.get(), state.only_here()
+    drawn, cache = _DRAWN.get(), state.only_here()
     held = _chosen() if drawn is None else drawn
-    if kept.get(PRESSED) == key:
-        del kept[PRESSED]
+    if cache.get(PRESSED) == key:
+        del cache[PRESSED]
         if spends:
             st.toast(AGAIN, icon="✋")
         elif not disabled:
-            kept[DUE] = action, given
+            cache[DUE] = action, args
             st.rerun()
 
     def call() -> None:
@@ -56,7 +56,7 @@ def button(
             state.only_here()[PRESSED] = key
         else:
             state.only_here().pop(PRESSED, None)
-            action(*given)
+            action(*args)
 
     draw = st.button if place is None else place.button
     draw(label, key=key, on_click=call, disabled=disabled, **looks)
@@ -68,9 +68,9 @@ def heard() -> Iterator[None]:
 
     A button that is not drawn again has nothing to do any more, whenever it may come back.
     """
-    if found := state.only_here().pop(DUE, None):
-        action, given = found
-        action(*given)
+    if pending := state.only_here().pop(DUE, None):
+        action, args = pending
+        action(*args)
     held: dict[str, Any] = {}
     token, drawn = _DRAWN.set(held), True
     try:
@@ -87,8 +87,8 @@ def heard() -> Iterator[None]:
 
 def _chosen(but: str = OURS) -> dict[str, Any]:
     """What is chosen in all fields of the page, by their keys; read at once, which no other click interrupts."""
-    found = {key: _plain(value) for key, value in get_session_state().filtered_state.items() if key not in (but, OURS)}
-    return {key: value for key, value in found.items() if value is not None}
+    values = {key: _plain(value) for key, value in get_session_state().filtered_state.items() if key not in (but, OURS)}
+    return {key: value for key, value in values.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -166,7 +166,7 @@ def _demos() -> Mapping[str, Schema]:
 
 
 def _demo_name(schema: Schema) -> str | None:
-    return next((name for name, known in _demos().items() if known == schema), None)
+    return next((name for name, demo_schema in _demos().items() if demo_schema == schema), None)
 
 
 def _long(lines: list[str]) -> bool:
@@ -202,21 +202,21 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
     """
     schema = workload.schema
     for numeric in USUAL:
-        usual = {a.name: numeric if a.kind == "numeric" else default_family(a.kind) for a in schema.attributes}
+        families = {a.name: numeric if a.kind == "numeric" else default_family(a.kind) for a in schema.attributes}
         for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
             groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
             sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
-            if 0 < groups <= len(workload.groups) and all(map(partial(_is_usual, usual), workload.groups, sets)):
+            if 0 < groups <= len(workload.groups) and all(map(partial(_is_usual, families), workload.groups, sets)):
                 return ways, numeric, groups
     return (), USUAL[0], 0
 
 
-def _is_usual(usual: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
+def _is_usual(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
     """Whether a group is what `Workload.all_ways` makes of these attributes."""
     plainly = group.attributes == names and group.weight == 1.0 and group.query_weights is None
     if not plainly or not isinstance(group.family, Mapping) or len(group.family) != len(names):
         return False
-    return all(group.family.get(name) == usual[name] for name in names)
+    return all(group.family.get(name) == families[name] for name in names)
 
 
 def _bulky(group: Group) -> bool:
@@ -239,13 +239,13 @@ def _group(group: Group) -> str:
 def _family(family: str | Family) -> str:
     if isinstance(family, str):
         return repr(family)
-    found: dict[str, Any] = family.to_dict()
-    name = found.pop("name")
+    fields: dict[str, Any] = family.to_dict()
+    name = fields.pop("name")
     if isinstance(family, Custom):
         if family.predicates is not None:
-            found = {"predicates": list(family.predicates)}
+            fields = {"predicates": list(family.predicates)}
         elif family.matrix is not None:
-            found = {"matrix": family.matrix.tolist()} | ({"labels": list(family.labels)} if family.labels else {})
-    if not found:
+            fields = {"matrix": family.matrix.tolist()} | ({"labels": list(family.labels)} if family.labels else {})
+    if not fields:
         return repr(name)
-    return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in found.items())})"
+    return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in fields.items())})"

@@ -33,8 +33,8 @@ def keep(text: str) -> str:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_file(folder / f"{name}{SUFFIX}", overwrite=True) as file:
             file.write(zlib.compress(text.encode(), 1))
-        known = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
-        for old in known[:-KEPT]:
+        files = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
+        for old in files[:-KEPT]:
             old.unlink(missing_ok=True)
         return name
     return ""
@@ -45,9 +45,9 @@ def find(name: str) -> bytes:
     path = _folder() / f"{name}{SUFFIX}"
     with suppress(OSError, zlib.error):
         if _NAME.fullmatch(name):
-            found = zlib.decompressobj().decompress(path.read_bytes(), MAX_TEXT)
+            text = zlib.decompressobj().decompress(path.read_bytes(), MAX_TEXT)
             os.utime(path)
-            return found
+            return text
     raise PlanError(
         "The plan that this address names is not on this server, or no longer. Open a plan or workload file instead."
     )

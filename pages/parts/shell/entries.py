@@ -56,8 +56,8 @@ def _written(send: Send) -> Send:
     async def answer(message: Message) -> None:
         nonlocal page
         if message["type"] == "http.response.start":
-            told = dict(message["headers"])
-            page = message["status"] == 200 and told.get(b"content-type", b"").startswith(b"text/html")
+            headers = dict(message["headers"])
+            page = message["status"] == 200 and headers.get(b"content-type", b"").startswith(b"text/html")
             if page:
                 message = {**message, "headers": [one for one in message["headers"] if one[0] != b"content-length"]}
         elif page:

@@ -147,9 +147,9 @@ def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) ->
 
 def explained(info: PageInfo, tutorial: str) -> None:
     """What a page is for: in view when it is new to the person, folded when one comes back to it."""
-    kept, seen = state.only_here(), st.session_state.setdefault("explained", set())
+    cache, seen = state.only_here(), st.session_state.setdefault("explained", set())
     # as it was when the page was entered, so that the box does not fold under the hands of its reader
-    if kept.setdefault("known", info.title in seen):
+    if cache.setdefault("known", info.title in seen):
         st.expander("What this page is for", icon="💡").markdown(tutorial)
     else:
         st.info(tutorial, icon="💡")

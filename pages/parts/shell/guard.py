@@ -63,10 +63,10 @@ class Guard:
 
     def _exchanged(self, scope: Scope) -> HTMLResponse | None:
         """The answer to an address with the right token: the cookie, and the same address without the token."""
-        asked = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        if not any(name == "token" and self._same(value) for name, value in asked):
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        if not any(name == "token" and self._same(value) for name, value in pairs):
             return None
-        rest = urlencode([(name, value) for name, value in asked if name != "token"])
+        rest = urlencode([(name, value) for name, value in pairs if name != "token"])
         place = quote("/" + scope["path"].lstrip("/\\")) + (f"?{rest}" if rest else "")
         # a redirect from a link elsewhere would not bring a strict cookie along; a page of our own does
         shown = place.replace("&", "&amp;")
@@ -76,23 +76,23 @@ class Guard:
         page.set_cookie(cookie_name(), self.token, path="/", httponly=True, samesite="strict", secure=secure)
         return page
 
-    def _knows(self, told: Mapping[str, str]) -> bool:
+    def _knows(self, headers: Mapping[str, str]) -> bool:
         # browsers send the cookies of every port along, and other programs write what strict parsers stop at
-        cookies = [pair.partition("=") for pair in told.get("cookie", "").split(";")]
-        kind, _, bearer = told.get("authorization", "").partition(" ")
-        given = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
-        return any(map(self._same, [*given, bearer] if kind.lower() == "bearer" else given))
+        cookies = [pair.partition("=") for pair in headers.get("cookie", "").split(";")]
+        kind, _, bearer = headers.get("authorization", "").partition(" ")
+        tokens = [value.strip() for name, _, value in cookies if name.strip() == cookie_name()]
+        return any(map(self._same, [*tokens, bearer] if kind.lower() == "bearer" else tokens))
 
-    def _same(self, given: str) -> bool:
-        return secrets.compare_digest(given.encode(), self.token.encode())
+    def _same(self, token: str) -> bool:
+        return secrets.compare_digest(token.encode(), self.token.encode())
 
 
-def refusal(told: Mapping[str, str], *, safe: bool) -> str:
+def refusal(headers: Mapping[str, str], *, safe: bool) -> str:
     """Why a request with these headers is refused whatever key it brings; empty when it is not.
 
     `safe` says that it changes nothing: a GET, where browsers need not name the page that asks.
     """
-    host, origin = told.get("host", "").lower(), told.get("origin")
+    host, origin = headers.get("host", "").lower(), headers.get("origin")
     if not _ours(host):
         return "This workbench does not answer under this host name."
     if origin is None:
@@ -100,7 +100,7 @@ def refusal(told: Mapping[str, str], *, safe: bool) -> str:
             return "A request that may change something has to name its origin."
     elif urlsplit(origin).scheme not in ("http", "https") or origin.lower() != f"{urlsplit(origin).scheme}://{host}":
         return "Pages of other origins are not answered."
-    if told.get("sec-fetch-site") in ("cross-site", "same-site") and told.get("sec-fetch-dest") != "document":
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site") and headers.get("sec-fetch-dest") != "document":
         return "Pages of other origins are not answered."
     return ""
 
@@ -124,10 +124,10 @@ def start_token() -> str:
             "--server.allowedHosts workbench.example.org, and put a proxy with log-in in front of it; "
             "see the guide 'Behind a proxy'."
         )
-    given = os.environ.get(VARIABLE, "")
-    if given and not (len(given) >= SHORTEST and re.fullmatch(r"[A-Za-z0-9_-]+", given)):
+    token = os.environ.get(VARIABLE, "")
+    if token and not (len(token) >= SHORTEST and re.fullmatch(r"[A-Za-z0-9_-]+", token)):
         raise SystemExit(f"{VARIABLE} must have {SHORTEST} or more letters and digits.")
-    return given or secrets.token_urlsafe(32)
+    return token or secrets.token_urlsafe(32)
 
 
 def _ours(host: str) -> bool:
@@ -147,11 +147,11 @@ def _sealed(send: Send, *, named: bool) -> Send:
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
             sealed = {name.encode(): value.encode() for name, value in HEADERS.items()}
-            kept = [(name, value) for name, value in message["headers"] if name.lower() not in sealed]
-            if not named and message["status"] == 200 and dict(kept).get(b"content-type", b"").startswith(b"text/html"):
+            headers = [(name, value) for name, value in message["headers"] if name.lower() not in sealed]
+            if not named and message["status"] == 200 and dict(headers).get(b"content-type", b"").startswith(b"text/html"):
                 cookie = f"{BROWSER}={secrets.token_urlsafe(24)}; HttpOnly; Path=/; SameSite=strict; Max-Age={YEAR}"
-                kept.append((b"set-cookie", cookie.encode()))
-            message = {**message, "headers": [*kept, *sealed.items()]}
+                headers.append((b"set-cookie", cookie.encode()))
+            message = {**message, "headers": [*headers, *sealed.items()]}
         await send(message)
 
     return answer

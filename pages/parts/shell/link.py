@@ -45,10 +45,10 @@ def unpacked(text: str) -> Studio:
     """Inverse of `packed`; raises PlanError when the text is damaged."""
     try:
         unpacker = zlib.decompressobj()
-        found = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
+        text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
     except (ValueError, binascii.Error, zlib.error):
         raise PlanError("The plan in the address of this page is damaged. Open a plan file instead.") from None
-    return _shared(Studio.from_json(found))
+    return _shared(Studio.from_json(text_bytes))
 
 
 def _shared(studio: Studio) -> Studio:
@@ -88,12 +88,12 @@ def keep() -> None:
 
 
 def _packed_once(studio: Studio) -> str:
-    known = st.session_state.get("packed")
-    if known is None or known[0] is not studio:
-        whole = studio.to_json()
-        text = _compressed(whole) if len(whole) <= MAX_QUESTION else ""
+    cached = st.session_state.get("packed")
+    if cached is None or cached[0] is not studio:
+        document = studio.to_json()
+        text = _compressed(document) if len(document) <= MAX_QUESTION else ""
         if not 0 < len(text) <= MAX_LENGTH:
-            name = designs.keep(whole)
+            name = designs.keep(document)
             text = f"{NAMED}{name}" if name else ""
-        known = st.session_state["packed"] = (studio, text)
-    return known[1]
+        cached = st.session_state["packed"] = (studio, text)
+    return cached[1]

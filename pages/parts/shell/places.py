@@ -32,8 +32,8 @@ _LOCK = threading.Lock()
 
 def browser() -> str:
     """Name of the browser of this session; empty where there is none."""
-    found = st.context.cookies.get(BROWSER)
-    return hashlib.sha256(found.encode()).hexdigest()[:32] if isinstance(found, str) else ""
+    cookie = st.context.cookies.get(BROWSER)
+    return hashlib.sha256(cookie.encode()).hexdigest()[:32] if isinstance(cookie, str) else ""
 
 
 def restore() -> None:
@@ -41,16 +41,16 @@ def restore() -> None:
     if st.session_state.setdefault("placed", False) or not browser():
         return
     st.session_state["placed"] = True
-    known = _read().get(browser(), {})
+    entry = _read().get(browser(), {})
     name = st.query_params.get(NAME, "")
-    found = known.get("pages", {}).get(name)
-    if found is None:
-        found = {"ledger_path": next(iter(ledgers()), "")}
+    page = entry.get("pages", {}).get(name)
+    if page is None:
+        page = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
     for name in (*KEPT, *CHOSEN):
-        if found.get(name) and _fits(name, found[name]):
-            st.session_state.setdefault(name, found[name])
+        if page.get(name) and _fits(name, page[name]):
+            st.session_state.setdefault(name, page[name])
 
 
 def keep() -> None:
@@ -67,12 +67,12 @@ def keep() -> None:
     name = st.session_state.setdefault("place_name", secrets.token_urlsafe(9))
     st.query_params[NAME] = name
     with _LOCK:
-        known = _read()
-        mine = known.pop(browser(), {"pages": {}, "ledgers": []})
+        entries = _read()
+        mine = entries.pop(browser(), {"pages": {}, "ledgers": []})
         mine["pages"].pop(name, None)
         mine["pages"] = dict([*mine["pages"].items(), (name, now)][-PAGES:])
         mine["used"] = time.time()
-        _write(dict([*known.items(), (browser(), mine)][-BROWSERS:]))
+        _write(dict([*entries.items(), (browser(), mine)][-BROWSERS:]))
 
 
 def _fits(name: str, value: object) -> bool:
@@ -87,10 +87,10 @@ def opened(ledger: str) -> None:
         return
     st.session_state["opened"] = ledger
     with _LOCK:
-        known = _read()
-        mine = known.pop(browser(), {"pages": {}, "ledgers": []})
+        entries = _read()
+        mine = entries.pop(browser(), {"pages": {}, "ledgers": []})
         mine["ledgers"] = [ledger, *(other for other in mine["ledgers"] if other != ledger)][:LEDGERS]
-        _write(dict([*known.items(), (browser(), mine)][-BROWSERS:]))
+        _write(dict([*entries.items(), (browser(), mine)][-BROWSERS:]))
 
 
 def ledgers() -> list[str]:
@@ -110,15 +110,15 @@ def _file() -> Path:
 def _read() -> dict[str, Any]:
     """What is remembered, by browser; nothing when it cannot be read."""
     with suppress(OSError, ValueError, RecursionError):
-        found = json.loads(_file().read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
+        entries = json.loads(_file().read_text(encoding="utf-8"))
+        if isinstance(entries, dict):
+            return entries
     return {}
 
 
-def _write(known: dict[str, Any]) -> None:
+def _write(entries: dict[str, Any]) -> None:
     """Remember it; a settings folder that cannot be written is no reason to stop."""
     with suppress(OSError):
         _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_file(_file(), overwrite=True) as file:
-            file.write(json.dumps(known).encode())
+            file.write(json.dumps(entries).encode())

@@ -71,30 +71,30 @@ def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tup
                     view(*arguments)
 
 
-def numbers(*found: tuple[str, str, str]) -> None:
+def numbers(*values: tuple[str, str, str]) -> None:
     """Draw headline numbers side by side, each as what it is, its value and its meaning; each as wide as it needs."""
     with st.container(horizontal=True, gap="medium"):
-        for label, value, meaning in found:
+        for label, value, meaning in values:
             st.metric(label, value, help=meaning, width="content")
 
 
 def chart(
-    found: Picture, *, key: str, config: Mapping[str, Any] | None = None, height: int | Literal["content"] = "content"
+    drawing: Picture, *, key: str, config: Mapping[str, Any] | None = None, height: int | Literal["content"] = "content"
 ) -> Callable[..., Any]:
     """Return what draws the figure of a picture, with a button that saves it as wide as the text of a printed page."""
-    image = {"format": "svg", "filename": key, "width": TEXT_WIDTH, "height": found.figure.layout.height or TEXT_HEIGHT}
+    image = {"format": "svg", "filename": key, "width": TEXT_WIDTH, "height": drawing.figure.layout.height or TEXT_HEIGHT}
     return partial(
         st.plotly_chart,
-        found.figure,
+        drawing.figure,
         key=f"chart_{key}",
-        alt=found.alt,
+        alt=drawing.alt,
         height=height,
         config={"displaylogo": False, "toImageButtonOptions": image, **(config or {})},
     )
 
 
 def picture(
-    found: Picture,
+    drawing: Picture,
     *,
     key: str,
     config: dict[str, Any] | None = None,
@@ -105,17 +105,17 @@ def picture(
 ) -> None:
     """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of what is chosen."""
     if titled:
-        st.markdown(f"**{plain(found.title)}**")
-    draw = chart(found, key=key, config=config, height=height)
+        st.markdown(f"**{plain(drawing.title)}**")
+    draw = chart(drawing, key=key, config=config, height=height)
     if on_select is None:
         draw()
     else:
         draw(on_select=on_select, selection_mode=selects)
-    if found.note:
-        st.caption(plain(found.note))
+    if drawing.note:
+        st.caption(plain(drawing.note))
     with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:
         if twin.open:
-            table(found.table, name=key, alt=found.title)
+            table(drawing.table, name=key, alt=drawing.title)
 
 
 def table(
@@ -124,7 +124,7 @@ def table(
     name: str,
     alt: str,
     height: int | Literal["auto"] = "auto",
-    whole: Callable[[], Frame] | None = None,
+    full_table: Callable[[], Frame] | None = None,
     shares: Collection[str] = (),
 ) -> None:
     """Draw a table with its CSV download; `whole` makes the table to download when only a part is drawn.
@@ -142,16 +142,16 @@ def table(
         placeholder="",
         row_height=LINES if long else None,
     )
-    downloads(whole or (lambda: frame), name=name)
+    downloads(full_table or (lambda: frame), name=name)
 
 
-def downloads(whole: Callable[[], Frame], *, name: str) -> None:
+def downloads(full_table: Callable[[], Frame], *, name: str) -> None:
     """Draw the buttons that write a table to a file, for spreadsheets and for papers."""
     with st.container(horizontal=True):
         for label, ending, mime, write, meaning in FILES:
             st.download_button(
                 label,
-                data=partial(_written, whole, write),
+                data=partial(_written, full_table, write),
                 file_name=f"{name}.{ending}",
                 mime=mime,
                 key=f"{ending}_{name}",
@@ -160,8 +160,8 @@ def downloads(whole: Callable[[], Frame], *, name: str) -> None:
             )
 
 
-def _written(whole: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:
-    return write(whole()).encode()
+def _written(full_table: Callable[[], Frame], write: Callable[[Frame], str]) -> bytes:
+    return write(full_table()).encode()
 
 
 def choice(

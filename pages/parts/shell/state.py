@@ -56,8 +56,8 @@ class History:
 
 def history() -> History:
     """The history of this session."""
-    found: History = st.session_state.setdefault(KEY, History())
-    return found
+    stack: History = st.session_state.setdefault(KEY, History())
+    return stack
 
 
 def current() -> Studio:
@@ -73,10 +73,10 @@ def version() -> int:
 def commit(studio: Studio, *, redraw: bool = False) -> None:
     """Make `studio` the present state; `redraw` when the widgets on screen do not show it yet."""
     before = current()
-    made = studio.after(before)
-    if TARGETS in before.options and TARGETS not in made.options:
-        st.session_state[DROPPED] = made.workload is not before.workload
-    st.session_state[KEY] = history().push(made, redraw=redraw)
+    committed = studio.after(before)
+    if TARGETS in before.options and TARGETS not in committed.options:
+        st.session_state[DROPPED] = committed.workload is not before.workload
+    st.session_state[KEY] = history().push(committed, redraw=redraw)
 
 
 def change(*, redraw: bool = False, **fields: Any) -> None:
@@ -113,17 +113,17 @@ def renamed(old: Schema, new: Schema) -> dict[str, str]:
 def fitted(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
     """The workload on a changed schema, and the reasons why groups had to be left out."""
     names = renamed(workload.schema, schema)
-    kept, lost = Workload(schema), []
+    retained, lost = Workload(schema), []
     for group in workload.groups:
         attributes = [names.get(name, name) for name in group.attributes]
         family = group.family
         if isinstance(family, Mapping):
             family = {names.get(name, name): one for name, one in family.items()}
         try:
-            kept = kept.add(attributes, family, group.weight, group.query_weights)
+            retained = retained.add(attributes, family, group.weight, group.query_weights)
         except EngineError as error:
             lost.append(f"{' × '.join(group.attributes)}: {error}")
-    return kept, tuple(lost)
+    return retained, tuple(lost)
 
 
 def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
@@ -150,8 +150,8 @@ def enter(page: str) -> None:
 
 def only_here() -> dict[str, Any]:
     """What is kept until another page is drawn."""
-    kept: dict[str, Any] = st.session_state.setdefault("only_here", {})
-    return kept
+    values: dict[str, Any] = st.session_state.setdefault("only_here", {})
+    return values
 
 
 def note_lost(reasons: Iterable[str]) -> None:
@@ -161,5 +161,5 @@ def note_lost(reasons: Iterable[str]) -> None:
 
 def lost() -> tuple[str, ...]:
     """Reasons why groups were left out by the last change of the schema."""
-    found: tuple[str, ...] = st.session_state.get("lost", ())
-    return found
+    names: tuple[str, ...] = st.session_state.get("lost", ())
+    return names

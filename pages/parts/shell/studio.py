@@ -55,10 +55,10 @@ class Studio:
 
     def asking(self, request: Request) -> Studio:
         """The state that asks for a changed request; what is left open stays open where the options are the same."""
-        asked = Studio(
+        studio = Studio(
             workload=request.workload, budget=request.budget, mechanism=request.mechanism, options=self.options
         )
-        return (asked if request.options == self.taken else asked.told(request.options)).after(self)
+        return (studio if request.options == self.taken else studio.told(request.options)).after(self)
 
     def told(self, options: Mapping[str, Any]) -> Studio:
         """This state with options as `plan` takes them; the centers are left open where they come out the same."""
@@ -97,8 +97,8 @@ class Studio:
         """This state, with targets of single groups only as far as its groups are those that had them before."""
         if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
             return self
-        kept = options_after_change(self.options, before.workload.groups, self.workload.groups)
-        return replace(self, options=remove_targets(self.options) if kept is None else kept)
+        options = options_after_change(self.options, before.workload.groups, self.workload.groups)
+        return replace(self, options=remove_targets(self.options) if options is None else options)
 
     @property
     def question(self) -> str:
@@ -106,14 +106,14 @@ class Studio:
 
         It is long with many groups, and undo remembers many states: none of them keeps it.
         """
-        asked = "null" if self.workload is None else self.workload.to_json()
-        return f'{self._rest[:-1]}, "workload": {asked}}}'
+        workload_json = "null" if self.workload is None else self.workload.to_json()
+        return f'{self._rest[:-1]}, "workload": {workload_json}}}'
 
     @cached_property
     def question_key(self) -> str:
         """A short name of everything but the budget, by content."""
-        asked = "" if self.workload is None else workload_digest(self.workload)
-        return hashlib.sha256(f"{self._rest}{asked}".encode()).hexdigest()
+        digest = "" if self.workload is None else workload_digest(self.workload)
+        return hashlib.sha256(f"{self._rest}{digest}".encode()).hexdigest()
 
     @property
     def _rest(self) -> str:
@@ -139,12 +139,12 @@ class Studio:
         try:
             document = parse_json(text, constants=True)
             question, budget = document["question"], document["budget"]
-            asked, mechanism, options = question["workload"], question["mechanism"], question["options"]
+            workload_data, mechanism, options = question["workload"], question["mechanism"], question["options"]
         except (ValueError, KeyError, TypeError):
             raise PlanError("This is no saved request. Export it again.") from None
         if not isinstance(mechanism, str) or not isinstance(options, dict):
             raise PlanError("The mechanism of the saved request is damaged. Export it again.")
-        workload = None if asked is None else Workload.from_dict(asked)
+        workload = None if workload_data is None else Workload.from_dict(workload_data)
         return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism).told(options)
 
 

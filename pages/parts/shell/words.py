@@ -92,12 +92,12 @@ def shown_here() -> Iterator[None]:
 @contextmanager
 def kept_for(place: str) -> Iterator[None]:
     """Keep an engine error of a callback for `show_kept` at the same place; success clears it."""
-    kept = st.session_state.setdefault("trouble", {})
-    kept.pop(place, None)
+    messages = st.session_state.setdefault("trouble", {})
+    messages.pop(place, None)
     try:
         yield
     except (EngineError, MemoryError) as error:
-        kept[place] = words_of(error)
+        messages[place] = words_of(error)
 
 
 def show_kept(place: str) -> None:

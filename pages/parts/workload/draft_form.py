@@ -44,19 +44,19 @@ LARGEST = 200  # megabytes of a file that is read here
 
 def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
     """Take an uploaded schema; keep a dictionary to be confirmed, and of records nothing but their column names."""
-    kept = clear("schema_file")
+    cache = clear("schema_file")
     if name.lower().endswith(SHEET_ENDINGS):
         with _on_disk(name, content) as place:
             sheets = visible_sheets(place)
-        kept[SHEETS] = "schema_file", sheets
+        cache[SHEETS] = "schema_file", sheets
         if sheet is None and len(sheets) > 1:
             raise DataError(f"{name[:60]!r} has {len(sheets):,} sheets; choose one by SheetFile.")
     name, content = as_text(name, content, sheet, empty_rows=True)  # so that errors name the row of the sheet
     is_table = name.lower().endswith(TEXT_TABLES)
     if is_table and is_dictionary(content):
-        kept[DICTIONARY] = content
+        cache[DICTIONARY] = content
     elif columns := columns_of_records(content) if is_table else columns_of_json_records(content):
-        kept[RECORDS] = columns
+        cache[RECORDS] = columns
     else:
         state.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
 
@@ -107,15 +107,15 @@ def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
 
 def clear(source: str = "") -> dict[str, object]:
     """Remove the draft and note the uploader of the next one; return what this session stores for the page."""
-    kept: dict[str, object] = state.only_here()
+    cache: dict[str, object] = state.only_here()
     for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
-        kept.pop(key, None)
-    kept[SOURCE] = source
+        cache.pop(key, None)
+    cache[SOURCE] = source
     st.session_state.pop(SHEET_NAME, None)
     for key in [k for k in st.session_state if str(k) == AGREED or str(k).removeprefix(LINE).isdecimal()]:
         del st.session_state[key]  # what was ticked for one file is not agreed for the next
     st.session_state.pop(MISSING, None)
-    return kept
+    return cache
 
 
 def remove(key: str) -> None:
@@ -161,16 +161,16 @@ def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
     if file is None:
         remove(key)
         return
-    kept = clear(key)  # first, so that a file that cannot be read leaves no draft of another one
+    cache = clear(key)  # first, so that a file that cannot be read leaves no draft of another one
     with _on_disk(file.name, file.getbuffer()) as place, kept_for("start"):
-        kept[DRAFT] = read(place)
+        cache[DRAFT] = read(place)
 
 
 def draw() -> None:
     """Draw what a file that is no schema needs, if one was given."""
     sheet_choice()
-    if (found := state.only_here().get(DRAFT)) is not None:
-        _other_draft(found)
+    if (draft := state.only_here().get(DRAFT)) is not None:
+        _other_draft(draft)
     if columns := state.only_here().get(RECORDS):
         _way_out(columns)
     if state.only_here().get(DICTIONARY) is not None:
@@ -226,14 +226,14 @@ def _left_to_the_person(draft: DraftSchema) -> None:
 def _confirm(schema: Schema) -> None:
     st.caption("Look at every line: are these all values that there can be, and is none of them there by chance?")
     agreed = []
-    whole = st.checkbox("I have looked at all of them", key=AGREED)
+    confirmed = st.checkbox("I have looked at all of them", key=AGREED)
     for number, attribute in enumerate(schema.attributes):
         values = ", ".join(attribute.label(i) for i in range(min(attribute.size, SHOWN)))
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
-        whole_numbers = ", whole numbers only" if attribute.integer else ""
+        integer_note = ", whole numbers only" if attribute.integer else ""
         missing = f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
-        words = plain(f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){whole_numbers}{missing}")
-        if st.checkbox(words, key=f"{LINE}{number}", disabled=whole) or whole:
+        words = plain(f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){integer_note}{missing}")
+        if st.checkbox(words, key=f"{LINE}{number}", disabled=confirmed) or confirmed:
             agreed.append(attribute)
     st.multiselect(
         "Texts in the records that mean missing (empty: none)",

@@ -49,8 +49,8 @@ def use_file(key: str) -> None:
     if file is not None:
         with kept_for("exact"):
             text = decoded_text(draft_form.as_text(file.name, file.getvalue())[1])
-            known = public_text(state.current().asked.schema)
-            _use(f"{known}\n{text}" if known else text)
+            totals = public_text(state.current().asked.schema)
+            _use(f"{totals}\n{text}" if totals else text)
 
 
 def _use(text: str) -> None:

@@ -25,46 +25,46 @@ WIDE = 1_000  # cells of queries without structure, from which on a forecast alo
 
 def not_asked_yet(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
     """The groups that are new to a workload."""
-    known = _asked(workload)
-    return tuple(group for group in groups if group.key not in known.get(group.attributes, ()))
+    existing = _asked(workload)
+    return tuple(group for group in groups if group.key not in existing.get(group.attributes, ()))
 
 
 @cached_on_value
 def _asked(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
     """What is asked of each set of attributes; sets that are asked the same share it, or it would be most of a plan."""
-    known: dict[tuple[str, ...], frozenset[Hashable]] = {}
+    existing: dict[tuple[str, ...], frozenset[Hashable]] = {}
     shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
     for group in workload.groups:
-        keys = known.get(group.attributes, frozenset()) | {group.key}
-        known[group.attributes] = shared.setdefault(keys, keys)
-    return known
+        keys = existing.get(group.attributes, frozenset()) | {group.key}
+        existing[group.attributes] = shared.setdefault(keys, keys)
+    return existing
 
 
 def before_adding(groups: Sequence[Group]) -> None:
     """Say what planning will take with new groups and how exact all would be, or what could be added instead."""
     studio = state.current()
-    asked, new = studio.asked, not_asked_yet(studio.asked, groups)
+    workload, new = studio.asked, not_asked_yet(studio.asked, groups)
     if len(new) < len(groups):
         st.caption(f"{pluralize(len(groups) - len(new), 'group')} of these {len(groups):,} asked already; none twice.")
     if not new:
         return
-    if len(new) + len(asked.groups) > LIVE or any(map(_wide, new)):
+    if len(new) + len(workload.groups) > LIVE or any(map(_wide, new)):
         st.caption("It is too large to be forecast while you choose. The Preview page says what planning it takes.")
         return
-    whole = replace(studio, workload=Workload(asked.schema, (*asked.groups, *new)))
+    extended = replace(studio, workload=Workload(workload.schema, (*workload.groups, *new)))
     try:
-        expected = _expected(whole.question_key, len(new), whole, studio)
+        expected = _expected(extended.question_key, len(new), extended, studio)
     except EngineError as error:
         st.caption(plain(f"Planning could not start with it: {words_of(error)}"))
         return
     if dear.too_dear(expected):
         st.warning(plain(f"With what is asked already, planning takes {dear.words(expected)}."), icon="⏳")
-        dear.culprits(whole, new=len(new))
+        dear.culprits(extended, new=len(new))
         return
     st.caption(plain(f"Planning it takes about {dear.duration(expected.seconds)}."))
-    after = plans.foreseen(whole)
+    after = plans.foreseen(extended)
     if after is not None:
-        before = plans.at_once(studio) if asked.groups else None
+        before = plans.at_once(studio) if workload.groups else None
         st.markdown(
             f"**At {plain(budgets.said(studio.budget))}:** {plain(analysis.added_text(after, len(new), before))}"
         )

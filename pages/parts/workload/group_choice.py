@@ -18,14 +18,14 @@ MANY = 2_000  # choices that a list may hold
 
 def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None = None) -> int:
     """A group of the plan's workload, by name or, when there are too many for a list, by number; first the worst."""
-    asked = plan.workload.groups
+    all_groups = plan.workload.groups
     st.session_state.setdefault(key, worst_group(plan))
-    if len(asked) > MANY:
-        number = int(st.number_input("Group", 0, len(asked) - 1, key=key, on_change=on_change))
-        st.caption(plain(_group_words(asked[number], number)))
+    if len(all_groups) > MANY:
+        number = int(st.number_input("Group", 0, len(all_groups) - 1, key=key, on_change=on_change))
+        st.caption(plain(_group_words(all_groups[number], number)))
         return number
-    words = lambda i: _group_words(asked[i], i)  # noqa: E731
-    return st.selectbox("Group", range(len(asked)), format_func=words, key=key, on_change=on_change)
+    words = lambda i: _group_words(all_groups[i], i)  # noqa: E731
+    return st.selectbox("Group", range(len(all_groups)), format_func=words, key=key, on_change=on_change)
 
 
 def choose_slice(plan: Plan, number: int, prefix: str = "") -> tuple[tuple[int, ...] | None, list[int]] | None:
@@ -59,10 +59,10 @@ def _group_words(group: Group, number: int) -> str:
 
 
 def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: str) -> int:
-    asked = group.parts[part]
-    attributes = [plan.schema[group.attributes[a]] for a in asked.axes]
+    chosen_part = group.parts[part]
+    attributes = [plan.schema[group.attributes[a]] for a in chosen_part.axes]
     name = " × ".join(a.name for a in attributes)
-    if asked.count > MANY:
-        return int(column.number_input(f"Query on {plain(name)}", 0, asked.count - 1, 0, key=key))
-    words = lambda i: asked.family.text(attributes, i) or "all records"  # noqa: E731
-    return int(column.selectbox(f"Hold {plain(name)} at", range(asked.count), format_func=words, key=key))
+    if chosen_part.count > MANY:
+        return int(column.number_input(f"Query on {plain(name)}", 0, chosen_part.count - 1, 0, key=key))
+    words = lambda i: chosen_part.family.text(attributes, i) or "all records"  # noqa: E731
+    return int(column.selectbox(f"Hold {plain(name)} at", range(chosen_part.count), format_func=words, key=key))

@@ -66,7 +66,7 @@ def all_ways(schema: Schema) -> None:
     """All sets of k attributes, with one family per kind or per attribute."""
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
     first = choices[: 2 if len(schema) <= WIDE else 1]
-    asked = st.radio(
+    query_kind = st.radio(
         "What to ask of each set", list(ASKED), captions=[_example(schema, how) for how in ASKED], key="ways_ask"
     )
     ways = st.multiselect("Sets of how many attributes", choices, default=first, key="ways", format_func=_way)
@@ -77,31 +77,31 @@ def all_ways(schema: Schema) -> None:
         help="All others as chosen above; of a categorical attribute always every single cell.",
     )
     with shown_here():
-        families = _families(schema, asked) | {name: _own_family(schema, name) for name in special}
-        made = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
+        families = _families(schema, query_kind) | {name: _own_family(schema, name) for name in special}
+        added_groups = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
         weight = weight_form("ways_weight")
-        groups = made.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in made.groups)
-        text = f"{pluralize(len(made.groups), 'group')} with {pluralize(made.queries, 'query', 'queries')}"
+        groups = added_groups.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in added_groups.groups)
+        text = f"{pluralize(len(added_groups.groups), 'group')} with {pluralize(added_groups.queries, 'query', 'queries')}"
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
         clicks.button(label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups)
-        if not made.groups:
+        if not added_groups.groups:
             st.caption("Choose at least one number of attributes.")
     show_kept("group")
 
 
-def _families(schema: Schema, asked: str) -> dict[str, Any]:
+def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
     """What a word asks of the numeric attributes; the others have no order and are asked cell by cell."""
     numeric = [a for a in schema.attributes if a.kind == "numeric"]
-    return {a.name: ASKED[asked] for a in numeric if ASKED[asked] != default_family(a.kind)}
+    return {a.name: ASKED[query_kind] for a in numeric if ASKED[query_kind] != default_family(a.kind)}
 
 
-def _example(schema: Schema, asked: str) -> str:
+def _example(schema: Schema, query_kind: str) -> str:
     """One of the queries that a word stands for, on the first numeric attribute if there is one."""
     first = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
-    made = Workload(schema).add(first.name, ASKED[asked] if first.kind == "numeric" else "marginal")
-    return plain(f"such as: how many records have {made.describe(made.queries // 2)}")
+    example = Workload(schema).add(first.name, ASKED[query_kind] if first.kind == "numeric" else "marginal")
+    return plain(f"such as: how many records have {example.describe(example.queries // 2)}")
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the sets")
@@ -127,14 +127,14 @@ def one_set(schema: Schema) -> None:
             request = GroupRequest(
                 attributes=tuple(names), family=_family(schema, names), weight=weight_form("group_weight")
             )
-            made = Workload(schema).add(request.attributes, request.family, request.weight)
-            (group,) = made.groups
+            addition = Workload(schema).add(request.attributes, request.family, request.weight)
+            (group,) = addition.groups
             st.caption(
                 f"{pluralize(group.count, 'query', 'queries')} on {pluralize(schema.cells(names), 'cell')}. "
-                f"First: {plain(made.describe(0))}. Last: {plain(made.describe(group.count - 1))}."
+                f"First: {plain(addition.describe(0))}. Last: {plain(addition.describe(group.count - 1))}."
             )
-            forecast_form.before_adding(made.groups)
-            clicks.button("Add this group", add_groups, made.groups, "set", key="add_group", type="primary")
+            forecast_form.before_adding(addition.groups)
+            clicks.button("Add this group", add_groups, addition.groups, "set", key="add_group", type="primary")
             with right:
                 picture(schema, group, key="family")
     show_kept("group")

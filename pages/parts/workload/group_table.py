@@ -20,8 +20,8 @@ PICKED = "The groups picked above"
 def remove(chosen: Sequence[int]) -> None:
     """Remove the chosen groups."""
     workload, gone = state.current().asked, set(chosen)
-    kept = tuple(g for i, g in enumerate(workload.groups) if i not in gone)
-    state.change(workload=Workload(workload.schema, kept), redraw=True)
+    retained = tuple(g for i, g in enumerate(workload.groups) if i not in gone)
+    state.change(workload=Workload(workload.schema, retained), redraw=True)
 
 
 def weigh(chosen: Sequence[int]) -> None:
@@ -34,15 +34,15 @@ def weigh(chosen: Sequence[int]) -> None:
 
 def groups(workload: Workload) -> None:
     """Draw the table and what can be done with some of its groups."""
-    found, shown = _found(workload)
-    if not found:
+    matches, shown = _found(workload)
+    if not matches:
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
     show.table(
         analysis.workload_table(workload, shown),
         name="groups",
         alt="Groups of the workload",
-        whole=lambda: analysis.workload_table(workload, found),
+        full_table=lambda: analysis.workload_table(workload, matches),
     )
     chosen: Sequence[int] = st.multiselect(
         "Groups to change",
@@ -53,9 +53,9 @@ def groups(workload: Workload) -> None:
         key=f"chosen_{state.version()}",
         placeholder="Pick groups by name",
     )
-    everything = f"All {pluralize(len(found), 'group')} found"
+    everything = f"All {pluralize(len(matches), 'group')} found"
     if st.radio("What to change", [PICKED, everything], horizontal=True, key="change_which") == everything:
-        chosen = found
+        chosen = matches
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
     label = f"Remove {pluralize(len(chosen), 'group')}" if chosen else "Remove groups"
     clicks.button(label, remove, chosen, key="remove", place=left, disabled=not chosen)
@@ -72,9 +72,9 @@ def _found(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
         return everything, everything
     left, right = st.columns([3, 1])
     words = left.text_input("Find groups", key="find", placeholder="age range", help="Names, families, numbers.")
-    found = analysis.find_groups(workload, words)
-    pages = analysis.page_of(found, 1, LENGTH)[1]
+    matches = analysis.find_groups(workload, words)
+    pages = analysis.page_of(matches, 1, LENGTH)[1]
     page = right.number_input(f"Page of {pages:,}", 1, pages, 1, key=f"page_{pages}", disabled=pages == 1)
-    shown = analysis.page_of(found, int(page), LENGTH)[0]
-    st.caption(f"{pluralize(len(found), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
-    return found, shown
+    shown = analysis.page_of(matches, int(page), LENGTH)[0]
+    st.caption(f"{pluralize(len(matches), 'group')} found of {len(workload.groups):,}; {len(shown):,} on this page.")
+    return matches, shown

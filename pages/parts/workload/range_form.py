@@ -23,15 +23,15 @@ def take_box(schema: Schema, names: tuple[str, ...]) -> None:
     boxes = st.session_state[f"chart_{CHART}"].selection.box
     if boxes:
         drawn, moves = st.session_state.get(DRAWN, ({}, 0))
-        found = figures.cells_in_box(schema, names, boxes[-1])
-        st.session_state[DRAWN] = (drawn | {_key(schema[name]): ends for name, ends in found.items()}, moves + 1)
+        cells = figures.cells_in_box(schema, names, boxes[-1])
+        st.session_state[DRAWN] = (drawn | {_key(schema[name]): ends for name, ends in cells.items()}, moves + 1)
 
 
 def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     """Draw the cells of one or two attributes and return the chosen run of each; nothing when none is named."""
-    usual = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][:1] or [schema.names[0]]
+    default_names = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][:1] or [schema.names[0]]
     names = st.multiselect(
-        "Attributes of the range", schema.names, default=usual, max_selections=2, key=f"range_names_{len(schema)}"
+        "Attributes of the range", schema.names, default=default_names, max_selections=2, key=f"range_names_{len(schema)}"
     )
     if not names:
         st.caption("Choose one attribute for a range, two for a rectangle.")
@@ -57,11 +57,11 @@ def drag_range(schema: Schema) -> None:
         return
     with shown_here():
         weight = group_form.weight_form("range_weight")
-        made = box_workload(schema, chosen, weight)
+        addition = box_workload(schema, chosen, weight)
         cells = pluralize(schema.cells(chosen), "cell")
-        st.markdown(f"**The range: {plain(made.describe(0))}** (one query on a table of {cells})")
-        forecast_form.before_adding(made.groups)
-        clicks.button("Add this range", group_form.add_groups, made.groups, "range", key="add_range", type="primary")
+        st.markdown(f"**The range: {plain(addition.describe(0))}** (one query on a table of {cells})")
+        forecast_form.before_adding(addition.groups)
+        clicks.button("Add this range", group_form.add_groups, addition.groups, "range", key="add_range", type="primary")
     show_kept("group")
 
 

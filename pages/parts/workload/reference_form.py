@@ -30,5 +30,5 @@ def lines(reference: Reference | None) -> tuple[set[tuple[str, str]], tuple[str,
     """The same as Python: what is imported, and the lines that make it."""
     if not isinstance(reference, tuple):
         return set(), ('reference = "public.csv"',)
-    made = f"reference = synthetic(schema, {reference[0]}, {reference[1]})"
-    return {("demo_data.make_synthetic", "synthetic")}, (made,)
+    code = f"reference = synthetic(schema, {reference[0]}, {reference[1]})"
+    return {("demo_data.make_synthetic", "synthetic")}, (code,)

@@ -60,19 +60,19 @@ def write_sql(schema: Schema) -> None:
 
 
 def _check(schema: Schema, request: SqlRequest) -> None:
-    made, readings = request.made(schema), request.readings(schema)
-    cells = pluralize(analysis.count_cells(made), "cell")
+    workload, readings = request.made(schema), request.readings(schema)
+    cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
-        f"**This adds {pluralize(len(made.groups), 'group')} with {pluralize(made.queries, 'query', 'queries')} on "
+        f"**This adds {pluralize(len(workload.groups), 'group')} with {pluralize(workload.queries, 'query', 'queries')} on "
         f"{cells}.** "
-        f"First: {plain(made.describe(0))}. Last: {plain(made.describe(made.queries - 1))}."
+        f"First: {plain(workload.describe(0))}. Last: {plain(workload.describe(workload.queries - 1))}."
     )
     if readings:
         lines = [f"- {plain(written)} is read as **{plain(reading)}**" for written, reading in readings[:MAX_READINGS]]
         more = len(readings) - len(lines)
         st.markdown("\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])]))
     weight = group_form.weight_form("sql_weight")
-    groups = tuple(replace(group, weight=weight) for group in made.groups)
+    groups = tuple(replace(group, weight=weight) for group in workload.groups)
     forecast_form.before_adding(groups)
     clicks.button(
         f"Add {pluralize(len(groups), 'group')} from SQL",
@@ -84,10 +84,10 @@ def _check(schema: Schema, request: SqlRequest) -> None:
     )
     shown = range(min(MAX_SHOWN, len(groups)))
     show.table(
-        analysis.workload_table(made, shown),
+        analysis.workload_table(workload, shown),
         name="groups_from_sql",
         alt="Groups that the SQL would add",
-        whole=lambda: analysis.workload_table(made),
+        full_table=lambda: analysis.workload_table(workload),
     )
     if len(groups) > MAX_SHOWN:
         st.caption(f"The first {MAX_SHOWN:,} groups are listed.")
