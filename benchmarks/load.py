@@ -25,7 +25,7 @@ from benchmarks import options, table
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.server.client import Client, open_client
 from tests.server.serving import RunningServer, run_server
 
@@ -64,7 +64,7 @@ QUICK = Size(
 def query(name: str, ways: tuple[int, ...], pcost: float = 1.0, **options: Any) -> str:
     """The address of a plan of all k-way tables of a demo schema."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    studio = Studio(workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options)
+    studio = RequestState(workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options)
     return "plan=" + link.packed(studio)
 
 

@@ -35,7 +35,7 @@ DEMOS = {"CPS, up to 3-way": ("cps", (1, 2, 3)), "Adult, up to 2-way": ("adult",
 def session(workload: Workload) -> AppTest:
     """A session with a workload, before the first page."""
     app = AppTest.from_file(ROOT / "app.py", default_timeout=LIMIT)
-    app.session_state[state.KEY] = state.History(present=state.Studio(workload=workload))
+    app.session_state[state.KEY] = state.History(present=state.RequestState(workload=workload))
     return app
 
 

@@ -8,7 +8,7 @@ from pages.parts.coarse import choose, rehearsal, steps
 from pages.parts.coarse import script as coarse_code
 from pages.parts.shell import code, frame, show
 from pages.parts.shell.code import Script
-from pages.parts.shell.words import plain
+from pages.parts.shell.words import escape_markdown
 
 frame.require()
 
@@ -56,8 +56,8 @@ with st.expander("Steps 1 to 3, which are settled", key="coarse_settled") if set
     if common is not None and script is not None:
         rule = choose.rule(common, settings)
         if rule is not None:
-            st.markdown(plain(figures.rule_text(rule)))
-            script += coarse_code.ruled(settings.arguments(common))
+            st.markdown(escape_markdown(figures.rule_text(rule)))
+            script += coarse_code.rule_script(settings.arguments(common))
 st.header("4. Look, decide, finish")
 tell("Rehearse first: the same steps on simulated records cost nothing and tell nothing about anyone.")
 

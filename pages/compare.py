@@ -3,7 +3,7 @@
 from pages.parts.compare import run, two_plans, views
 from pages.parts.compare import script as compare_code
 from pages.parts.shell import frame, show
-from pages.parts.shell.words import shown_here
+from pages.parts.shell.words import show_errors
 
 frame.require()
 
@@ -30,7 +30,7 @@ studio = frame.header(
     folded=True,
 )
 found = run.run(studio)
-with shown_here():
+with show_errors():
     script = show.tabs(VIEWS, key="compare_view", arguments=(studio, found))
 frame.footer(
     code=script or compare_code.compare(studio, found),

@@ -5,7 +5,7 @@ import streamlit as st
 from pages.parts.jobs import plans
 from pages.parts.preview import aim_form, budget_form, group_view, lock_form, plan_views, split_view, target_views
 from pages.parts.shell import code, frame, show
-from pages.parts.shell.words import shown_here
+from pages.parts.shell.words import show_errors
 
 frame.require()
 
@@ -37,7 +37,7 @@ with frame.budget_place():  # it stays in view beside what it buys
 made = plans.plan_of(studio)
 if made is not None:
     frame.previewed(studio)
-    with shown_here():
+    with show_errors():
         plan_views.headline(made)
         left, right = st.columns(2, gap="medium")
         with left:
@@ -46,7 +46,7 @@ if made is not None:
             group_view.chosen(made)
         target_views.search(made)
         split_view.draw(made)
-    lock_form.dropped()
+    lock_form.drop_targets()
     st.subheader("More about this plan")
     show.folds(QUESTIONS, arguments=(made,))
 show.folds(

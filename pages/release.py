@@ -11,7 +11,7 @@ from pages.parts.coarse import paid
 from pages.parts.jobs import plans, private, tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form, results_view
 from pages.parts.shell import clicks, code, frame, show, state
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
 
 frame.require()
 
@@ -27,9 +27,9 @@ TUTORIAL = (
 def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsal and drop the one before it."""
     if (old := st.session_state.get("rehearsal", key)) != key:
-        watch.let_go(old)
+        watch.release_job(old)
     st.session_state["rehearsal"] = key
-    with kept_for("rehearsal"):
+    with deferred_errors("rehearsal"):
         file = private.new_file("rehearsal")
         watch.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
 
@@ -41,7 +41,7 @@ def rehearse(plan: Plan) -> str:
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
     clicks.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse", place=right)
-    show_kept("rehearsal")
+    show_deferred_error("rehearsal")
     script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsal")
     if done is None:
@@ -118,13 +118,13 @@ studio = frame.header(
 )
 made = plans.plan_of(studio)
 if made is None:
-    st.caption(plain("A new release needs a plan. What was paid for before is found in the ledger, without any."))
+    st.caption(escape_markdown("A new release needs a plan. What was paid for before is found in the ledger, without any."))
     if (studio.workload is None or not studio.workload.groups) and "step" not in st.session_state:
         st.session_state["step"], st.session_state[PAID_ALONE] = PAID, True
 elif st.session_state.pop(PAID_ALONE, False) and st.session_state.get(show.OPEN, {}).get("step") == PAID:
     st.session_state["step"] = REHEARSE  # nobody asked for what was paid: nothing else could be shown
 # the same tabs whether the plan is there yet or not: others would be drawn anew, without the one that was open
 steps = {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)} if made else dict.fromkeys(TABS, wait)
-with shown_here():
+with show_errors():
     script = show.tabs(steps | {PAID: paid.draw}, key="step")
 frame.footer(code=script or code.plan_code(studio), target=None)

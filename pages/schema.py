@@ -12,9 +12,9 @@ from engine.workload import Attribute, Schema
 from engine.workload.calendar import UNITS
 from pages.parts.shell import code, frame, show, state
 from pages.parts.shell.budgets import ROWS_LABEL
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.workload import draft_form, facts_form
-from pages.parts.workload.schema_table import appended, edge_numbers, edited, rows, split_texts, text_lines
+from pages.parts.workload.schema_table import append_attribute, edge_numbers, apply_edits, rows, split_texts, text_lines
 
 frame.require()
 
@@ -48,7 +48,7 @@ SIGNS = {"": "none", ".": "point (1.200)", ",": "comma (1,200)", " ": "blank (1 
 
 def use_demo() -> None:
     """Take the chosen demo schema."""
-    with kept_for("start"):
+    with deferred_errors("start"):
         draft_form.clear()
         state.choose_schema(Schema.from_json(demo_data.schemas()[st.session_state.demo].read_bytes()))
 
@@ -59,20 +59,20 @@ def use_upload() -> None:
     if file is None:
         draft_form.remove("schema_file")
         return
-    with kept_for("start"):
+    with deferred_errors("start"):
         draft_form.take(file.name, file.getvalue())
 
 
 def use_edits(base: Schema, key: str) -> None:
     """Take the edits of the table; they apply to the schema that the table started from."""
-    with kept_for("table"):
-        state.choose_schema(edited(base, st.session_state[key]), redraw=False)
+    with deferred_errors("table"):
+        state.choose_schema(apply_edits(base, st.session_state[key]), redraw=False)
 
 
 def add_attribute() -> None:
     """Add the attribute of the form."""
     form = st.session_state
-    with kept_for("form"):
+    with deferred_errors("form"):
         if form.domain == "Labels":
             attribute = Attribute.categorical(
                 form.new_name,
@@ -109,14 +109,14 @@ def add_attribute() -> None:
                 kind=form.new_kind,
                 missing_values=split_texts(form.new_missing_values),
             )
-        state.choose_schema(appended(state.current().schema, attribute))
+        state.choose_schema(append_attribute(state.current().schema, attribute))
         form.update(NEW_ATTRIBUTE)  # nothing of this attribute may describe the next one
 
 
 def use_unit(person: str, rows: str) -> None:
     """Take whose rows they are."""
-    form, schema = st.session_state, state.current().asked.schema
-    with kept_for("unit"):
+    form, schema = st.session_state, state.current().required_workload.schema
+    with deferred_errors("unit"):
         state.choose_schema(replace(schema, person=form[person].strip() or None, rows_per_person=form[rows]))
 
 
@@ -146,7 +146,7 @@ def starting_points() -> None:
         )
         draft_form.other_files()
     draft_form.draw()
-    show_kept("start")
+    show_deferred_error("start")
 
 
 def table_editor(schema: Schema) -> None:
@@ -209,7 +209,7 @@ def table_editor(schema: Schema) -> None:
         args=(base, key),
         alt="Attributes of the schema, editable",
     )
-    show_kept("table")
+    show_deferred_error("table")
     st.caption(
         "Fill exactly one of codes, labels and bin edges, or start, end and unit for dates. The last valid table is "
         "the one that counts."
@@ -254,7 +254,7 @@ def attribute_form() -> None:
             "spelling.",
         )
         st.button("Add attribute", on_click=add_attribute)
-        show_kept("form")
+        show_deferred_error("form")
 
 
 def _date_fields() -> None:
@@ -296,7 +296,7 @@ def unit_form(schema: Schema) -> None:
         args=keys,
         help="The budget on the Preview page protects that many rows together, unless you change it there.",
     )
-    show_kept("unit")
+    show_deferred_error("unit")
     if schema.rows_per_person is not None and schema.person is None:
         st.caption("Without a column nothing keeps a person to that many rows: it is your word.")
 
@@ -343,7 +343,7 @@ else:
     )
     columns = [*([studio.schema.person] if studio.schema.person else []), *studio.schema.names]
     names = ", ".join(columns[:12]) + (" …" if len(columns) > 12 else "")
-    st.caption(plain(f"Columns that will be looked for in the records: {names}"))
+    st.caption(escape_markdown(f"Columns that will be looked for in the records: {names}"))
 frame.footer(
     code=code.schema_script(studio.schema).text(),
     target=frame.page("Workload"),

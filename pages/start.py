@@ -9,7 +9,7 @@ from engine.privacy import Budget
 from engine.release import Measurement, measure
 from engine.workload import Schema, Workload
 from pages.parts.shell import budgets, code, frame, show, state
-from pages.parts.shell.words import plain, show_kept
+from pages.parts.shell.words import escape_markdown, show_deferred_error
 
 frame.require()
 
@@ -59,7 +59,7 @@ studio = frame.header(
 if studio.workload is not None:
     target = frame.page("Preview" if studio.workload.groups else "Workload")
     with st.container(border=True):
-        st.markdown(f"**Go on where you were.** {plain(budgets.summary(studio))}")
+        st.markdown(f"**Go on where you were.** {escape_markdown(budgets.summary(studio))}")
         if st.button(f"Go on: {target.title} →", key="go_on", type="primary"):
             st.switch_page(target.file)
 
@@ -79,7 +79,7 @@ with demo:
     ways((DEMO, "Ready schemas of known tables, with all tables of one and two attributes.", "Preview"))
     chosen = budgets.choose_language()
     st.caption(budgets.UNITS[chosen])
-    show_kept("budget")
+    show_deferred_error("budget")
 with others:
     ways(
         ("Use my own schema", "A schema file, a list of columns, or a form. Records are never read for it.", "Schema"),
@@ -90,6 +90,6 @@ with picture:
     st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
     show.chart(drawn, key="start", config=show.EXPORT, height=HIGH)()
     st.caption(
-        plain(f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}")
+        escape_markdown(f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}")
     )
 frame.footer(code=code.workload_script(studio).text(), target=None)

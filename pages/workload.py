@@ -6,7 +6,7 @@ from engine import _format as texts
 from engine import analysis
 from engine.workload import Workload
 from pages.parts.shell import code, frame, show, state
-from pages.parts.shell.words import kept_for, show_kept
+from pages.parts.shell.words import deferred_errors, show_deferred_error
 from pages.parts.workload import group_form, group_table, range_form, sql_form
 
 frame.require()
@@ -30,13 +30,13 @@ def use_file() -> None:
     """Take the workload, with its schema, from the uploaded file."""
     file = st.session_state.get("workload_file")
     if file is not None:
-        with kept_for("file"):
+        with deferred_errors("file"):
             state.change(workload=Workload.from_json(file.getvalue()), redraw=True)
 
 
 def clear() -> None:
     """Remove every group."""
-    state.change(workload=Workload(state.current().asked.schema), redraw=True)
+    state.change(workload=Workload(state.current().required_workload.schema), redraw=True)
 
 
 def sizes(workload: Workload) -> None:
@@ -60,7 +60,7 @@ def files(workload: Workload) -> None:
             on_change=use_file,
             max_upload_size=50,
         )
-        show_kept("file")
+        show_deferred_error("file")
     with right:
         st.download_button(
             "Download workload.json", workload.to_json, "workload.json", "application/json", on_click="ignore"
@@ -78,12 +78,12 @@ if studio.workload is None:
     if st.button("← Back to Schema", key="back"):
         st.switch_page(frame.page("Schema").file)
     st.file_uploader("Open a workload file", type=["json"], key="workload_file", on_change=use_file, max_upload_size=50)
-    show_kept("file")
+    show_deferred_error("file")
     st.stop()
 sizes(studio.workload)
 st.header("Add queries")
 show.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
-group_form.added()
+group_form.show_added()
 st.header("Groups of the workload")
 if studio.workload.groups:
     group_table.groups(studio.workload)

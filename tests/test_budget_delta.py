@@ -28,7 +28,7 @@ from engine.publish.tables_package import registry
 from engine.release import Measurement, measure
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import budgets, code, link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 4)])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2), "marginal")
@@ -191,13 +191,13 @@ def test_code_and_link_keep_delta() -> None:
     budget = eval(code.budget_text(REQUESTED), {"Budget": Budget})
     assert budget == REQUESTED
     assert code.budget_text(DEFAULT) == f"Budget(pcost={DEFAULT.pcost!r})"
-    studio = Studio(workload=WORKLOAD, budget=REQUESTED)
+    studio = RequestState(workload=WORKLOAD, budget=REQUESTED)
     assert link.unpacked(link.packed(studio)).budget == REQUESTED
-    assert Studio.from_json(studio.to_json()).budget == REQUESTED
-    assert studio.key != Studio(workload=WORKLOAD, budget=DEFAULT).key
+    assert RequestState.from_json(studio.to_json()).budget == REQUESTED
+    assert studio.key != RequestState(workload=WORKLOAD, budget=DEFAULT).key
 
 
 def test_budget_texts_of_pages_state_requested_delta() -> None:
-    assert budgets.others(REQUESTED).startswith(f"{STATEMENT} ")
+    assert budgets.other_units(REQUESTED).startswith(f"{STATEMENT} ")
     assert budgets.numbers_of(REQUESTED, budgets.APPROX)[1] == 1e-9
     assert budgets.headline(REQUESTED, budgets.APPROX) == "ε 1"

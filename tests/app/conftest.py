@@ -65,7 +65,7 @@ def keeps_comparisons() -> None:
 # automatic actions of pages, and the fixture of tests that need them
 AUTOMATIC_ACTIONS = {
     "keeps_bound_search": (target_views, "_search"),
-    "keeps_forecasts": (plans, "foreseen"),
+    "keeps_forecasts": (plans, "plan_of_form"),
     "keeps_comparisons": (run, "begin"),
 }
 

@@ -17,7 +17,7 @@ from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.jobs import work
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -107,7 +107,7 @@ class Session:
         return " ".join(e.value for kind in kinds for e in kind).replace("\\", "")
 
     @property
-    def studio(self) -> Studio:
+    def studio(self) -> RequestState:
         return self.app.session_state["history"].present
 
 
@@ -117,7 +117,7 @@ def demo_schema(name: str) -> Schema:
 
 def open_demo(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any) -> Session:
     """Open a page by address, with all k-way sets of a demo schema."""
-    studio = Studio(workload=Workload.all_ways(demo_schema(name), ways), options=UNIFORM)
+    studio = RequestState(workload=Workload.all_ways(demo_schema(name), ways), options=UNIFORM)
     return wait(Session(plan=link.packed(studio)).go(page, **fields))
 
 

@@ -14,10 +14,10 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons import LESSONS, centers, view
-from pages.parts.lessons.lesson import Lesson, Shown
+from pages.parts.lessons.lesson import Lesson, LessonPicture
 from pages.parts.shell import link
 from pages.parts.shell.code import Script
-from pages.parts.shell.state import History, Studio
+from pages.parts.shell.state import History, RequestState
 from tests.app.session import Session, demo_schema, wait
 
 NAMES = [lesson.name for lesson in LESSONS]
@@ -31,7 +31,7 @@ def open_lesson(lesson: Lesson | None = None) -> Session:
 
 
 def open_schema(name: str) -> Session:
-    return Session(plan=link.packed(Studio(workload=Workload(demo_schema(name)))))
+    return Session(plan=link.packed(RequestState(workload=Workload(demo_schema(name)))))
 
 
 def find_lesson(name: str) -> Lesson:
@@ -157,7 +157,7 @@ def test_address_holds_plan_and_lesson() -> None:
 
 def test_handout_shows_answers_only_to_instructors() -> None:
     lesson = find_lesson("coarse")
-    shown = Shown(studio=Studio(), script=Script(), pictures=())
+    shown = LessonPicture(studio=RequestState(), script=Script(), pictures=())
     for answered in (False, True):
         paper = view.handout(lesson, shown, answered=answered).decode()
         assert lesson.title in paper

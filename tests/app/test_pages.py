@@ -12,7 +12,7 @@ from engine.privacy import Budget
 from engine.privacy.budget import mu_of_guess
 from engine.workload import Workload
 from pages.parts.shell import frame, link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.session import Session, demo_plan, demo_schema, open_demo
 
 
@@ -115,7 +115,7 @@ def test_twenty_edits_are_undone_and_redone() -> None:
     session.go("guide")  # a page that is drawn quickly
     for _ in range(20):
         session.press("undo")
-    assert session.studio.to_json() == Studio().to_json()
+    assert session.studio.to_json() == RequestState().to_json()
     for _ in range(20):
         session.press("redo")
     assert session.studio.to_json() == after

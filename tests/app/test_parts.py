@@ -17,8 +17,8 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random, read_matrix
 from pages.parts.shell import code, link, show
-from pages.parts.shell.state import History, Studio, fitted, renamed
-from pages.parts.shell.words import plain
+from pages.parts.shell.state import History, RequestState, fit_workload, renamed_attributes
+from pages.parts.shell.words import escape_markdown
 from pages.parts.workload import schema_table
 from pages.parts.workload.family_form import FORMS, SINGLE
 
@@ -34,7 +34,7 @@ SCHEMA = Schema(
 )
 
 
-def build_studio(pcost: float = 1.0) -> Studio:
+def build_studio(pcost: float = 1.0) -> RequestState:
     workload = (
         Workload.all_ways(SCHEMA, ways=(1, 2))
         .add(("age", "sex"), {"age": "range", "sex": "marginal"}, weight=2.5)
@@ -45,7 +45,7 @@ def build_studio(pcost: float = 1.0) -> Studio:
         .add(("rank",), Custom(matrix=[[1, 0, -1]]))
         .add((), "total")
     )
-    return Studio(workload=workload, budget=Budget(pcost=pcost))
+    return RequestState(workload=workload, budget=Budget(pcost=pcost))
 
 
 def test_push_without_change_is_no_step() -> None:
@@ -57,19 +57,19 @@ def test_push_without_change_is_no_step() -> None:
 
 def test_states_survive_text_and_address() -> None:
     here = build_studio(pcost=0.3)
-    assert Studio.from_json(here.to_json()).to_json() == here.to_json()
+    assert RequestState.from_json(here.to_json()).to_json() == here.to_json()
     assert link.unpacked(link.packed(here)).to_json() == here.to_json()
 
 
 def test_equal_requests_share_one_workload() -> None:
     one, other = (link.unpacked(link.packed(build_studio(pcost=k))) for k in (1.0, 2.0))
-    assert one.asked is other.asked
-    more = Studio(workload=one.asked.add(("age",), "prefix"))
-    assert link.unpacked(link.packed(more)).asked is not one.asked
+    assert one.required_workload is other.required_workload
+    more = RequestState(workload=one.required_workload.add(("age",), "prefix"))
+    assert link.unpacked(link.packed(more)).required_workload is not one.required_workload
     assert link.unpacked(link.packed(more)).to_json() == more.to_json()
 
 
-@pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", link.packed(Studio())[:-6]])
+@pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", link.packed(RequestState())[:-6]])
 def test_damaged_addresses_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
         link.unpacked(text)
@@ -78,18 +78,18 @@ def test_damaged_addresses_are_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"question": 3, "budget": 1}', "[" * 100_000])
 def test_damaged_states_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
-        Studio.from_json(text)
+        RequestState.from_json(text)
 
 
 def test_groups_follow_renamed_attributes_or_are_listed() -> None:
     new = Schema([Attribute.numeric("years", [0, 18, 65, 120]), *SCHEMA.attributes[1:]])
-    assert renamed(SCHEMA, new) == {"age": "years"}
-    remaining, lost = fitted(Workload.all_ways(SCHEMA, ways=(1, 2)), new)
+    assert renamed_attributes(SCHEMA, new) == {"age": "years"}
+    remaining, lost = fit_workload(Workload.all_ways(SCHEMA, ways=(1, 2)), new)
     assert len(remaining.groups) == 10
     assert lost == ()
     assert remaining.groups[4].attributes == ("years", "sex")
     smaller = Schema([Attribute.categorical("code", ["a", "b"]), Attribute.of_size("rank", 3)])
-    remaining, lost = fitted(build_studio().workload, smaller)
+    remaining, lost = fit_workload(build_studio().workload, smaller)
     assert [g.attributes for g in remaining.groups] == [("rank",), ("code", "rank"), ("rank",), ()]
     assert len(lost) + len(remaining.groups) == len(build_studio().workload.groups)
 
@@ -97,7 +97,7 @@ def test_groups_follow_renamed_attributes_or_are_listed() -> None:
 @pytest.mark.parametrize("name", [*demo_data.schemas()])
 def test_schema_table_without_edits_returns_schema(name: str) -> None:
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
-    assert schema_table.edited(schema, {}) == schema
+    assert schema_table.apply_edits(schema, {}) == schema
 
 
 def test_schema_table_edits_are_applied() -> None:
@@ -106,7 +106,7 @@ def test_schema_table_edits_are_applied() -> None:
         "added_rows": [{"name": "town", "kind": "numeric", "size": "7"}, {"kind": "categorical"}],
         "deleted_rows": [2],
     }
-    schema = schema_table.edited(SCHEMA, edits)
+    schema = schema_table.apply_edits(SCHEMA, edits)
     assert schema.names == ("years", "sex", "rank", "town")
     assert schema.sizes(schema) == (3, 4, 3, 7)
 
@@ -114,13 +114,13 @@ def test_schema_table_edits_are_applied() -> None:
 def test_schema_table_edits_keep_person_column() -> None:
     declared = Schema(SCHEMA.attributes, person="pid", rows_per_person=3)
     for schema in (
-        schema_table.edited(declared, {"deleted_rows": [2]}),
-        schema_table.appended(declared, Attribute.of_size("town", 7)),
+        schema_table.apply_edits(declared, {"deleted_rows": [2]}),
+        schema_table.append_attribute(declared, Attribute.of_size("town", 7)),
     ):
         assert (schema.person, schema.rows_per_person) == ("pid", 3)
         assert "pid" not in [row["name"] for row in schema_table.rows(schema)]
     with pytest.raises(SchemaError, match="person column 'pid'"):
-        schema_table.edited(declared, {"edited_rows": {0: {"name": "pid"}}})
+        schema_table.apply_edits(declared, {"edited_rows": {0: {"name": "pid"}}})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_schema_table_edits_keep_person_column() -> None:
 )
 def test_invalid_schema_edits_are_refused(edits: dict) -> None:
     with pytest.raises(SchemaError):
-        schema_table.edited(SCHEMA, edits)
+        schema_table.apply_edits(SCHEMA, edits)
 
 
 @pytest.mark.parametrize("text", ["", "a,b", "1:2", "1:2:0", "5:1:1", "0:1:0.3", "0:1e9:1e-9", "nan:1:1"])
@@ -164,11 +164,11 @@ def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
         here = build_studio(pcost=0.7)
     else:
         schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
-        here = Studio(workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6))
+        here = RequestState(workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6))
         assert "all_ways(schema, ways=(1, 3))" in code.plan_code(here)
     names: dict = {}
     exec(code.plan_code(here), names)
-    assert names["made"].hash == plan(here.workload, here.budget, **here.taken).hash
+    assert names["made"].hash == plan(here.workload, here.budget, **here.options_without_defaults).hash
 
 
 def test_rehearsal_code_prints_answers(capsys: pytest.CaptureFixture) -> None:
@@ -184,7 +184,7 @@ def test_long_code_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     Path("workload.json").write_text(workload.to_json(), encoding="utf-8")
     names: dict = {}
-    exec(code.workload_script(Studio(workload=workload)).text(), names)
+    exec(code.workload_script(RequestState(workload=workload)).text(), names)
     assert names["workload"] == workload
 
 
@@ -197,8 +197,8 @@ def test_docstring_examples_pass() -> None:
 
 
 def test_plain_escapes_markup() -> None:
-    assert plain("![x](y) <b>") == "\\!\\[x\\]\\(y\\) \\<b\\>"
-    assert "http://" not in plain("http://example.com").replace("\\", "")
+    assert escape_markdown("![x](y) <b>") == "\\!\\[x\\]\\(y\\) \\<b\\>"
+    assert "http://" not in escape_markdown("http://example.com").replace("\\", "")
 
 
 @pytest.mark.parametrize("file", PAGE_FILES, ids=lambda f: str(f.relative_to(ROOT)))

@@ -14,7 +14,7 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import work
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.coarse.sessions import record_decision, run_finish, spent_pcosts
 from tests.app.release.sessions import is_release_disabled
 from tests.app.session import UNIFORM, Session, wait
@@ -41,7 +41,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def open_page(page: str, budget: Budget = BUDGET, **fields: object) -> Session:
     workload = Workload(SCHEMA).add(("a", "b"), "marginal")
-    return Session(plan=link.packed(Studio(workload=workload, budget=budget, options=UNIFORM))).go(page, **fields)
+    return Session(plan=link.packed(RequestState(workload=workload, budget=budget, options=UNIFORM))).go(page, **fields)
 
 
 def fill_form(session: Session, **values: object) -> Session:

@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import SchemaError
 from engine.workload import Attribute, Schema
-from pages.parts.workload.schema_table import edited
+from pages.parts.workload.schema_table import apply_edits
 from tests.app.session import Session, demo_schema, open_demo
 
 
@@ -117,7 +117,7 @@ ROWS = Schema([Attribute.of_size(name, 2) for name in ("a", "b", "c")])
 )
 def test_table_errors_name_the_displayed_row(edits: dict[str, Any], row: str) -> None:
     with pytest.raises(SchemaError, match=row):
-        edited(ROWS, edits)
+        apply_edits(ROWS, edits)
 
 
 def test_form_adds_dates_and_declared_texts() -> None:
@@ -149,7 +149,7 @@ def test_form_adds_dates_and_declared_texts() -> None:
 def test_table_edits_dates() -> None:
     schema = Schema([Attribute.dates("day", "2024-01", "2024-03"), Attribute.categorical("sex", ["F", "M"])])
     edits = {0: {"stop": "2024-12", "unit": "quarter"}, 1: {"missing_values": "NA|n/a"}}
-    assert edited(schema, {"edited_rows": edits}) == Schema(
+    assert apply_edits(schema, {"edited_rows": edits}) == Schema(
         [
             Attribute.dates("day", "2024-Q1", "2024-Q4", "quarter"),
             Attribute.categorical("sex", ["F", "M"], missing_values=["NA", "n/a"]),
@@ -159,7 +159,7 @@ def test_table_edits_dates() -> None:
 
 def test_table_edits_integer_flag() -> None:
     schema = Schema([Attribute.numeric("age", [0, 18, 90])])
-    assert edited(schema, {"edited_rows": {0: {"integer": "true"}}})["age"].integer
-    assert edited(schema, {"edited_rows": {0: {"clip": "true"}}})["age"] == Attribute.numeric(
+    assert apply_edits(schema, {"edited_rows": {0: {"integer": "true"}}})["age"].integer
+    assert apply_edits(schema, {"edited_rows": {0: {"clip": "true"}}})["age"] == Attribute.numeric(
         "age", [0, 18, 90], clip=True
     )

@@ -16,7 +16,7 @@ import demo_data
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
 from tests.browser.tour import SCROLL, Tour
 from tests.server.serving import ROOT, run_server
@@ -25,11 +25,11 @@ FOLDER, TOUR_FILE = ROOT / ".readme", "walk.webp"
 WIDTH, HEIGHT, MAX_BYTES = 1440, 900, 150_000  # pixels, pixels, bytes
 
 
-def build_studio(name: str) -> Studio:
+def build_studio(name: str) -> RequestState:
     """Return the request on the pictures: single attributes, pairs and ranges of age."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     workload = Workload.all_ways(schema, (1, 2)).add(("age",), "range")
-    return Studio(workload=workload, budget=Budget(pcost=1.0))
+    return RequestState(workload=workload, budget=Budget(pcost=1.0))
 
 
 @contextmanager

@@ -11,14 +11,14 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link, show
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 
-def census_studio(pcost: float = 1.0) -> Studio:
+def census_studio(pcost: float = 1.0) -> RequestState:
     schema = Schema.from_json((ROOT / "demo_data" / "census.json").read_bytes())
     workload = Workload.all_ways(schema, (1, 2)).add(("age",), "range")
-    return Studio(workload=workload, budget=Budget(pcost=pcost))
+    return RequestState(workload=workload, budget=Budget(pcost=pcost))
 
 
 def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: pytest.TempPathFactory) -> None:

@@ -10,7 +10,7 @@ import demo_data
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.browser.conftest import HEIGHT, NARROW, Visit
 
 WIDTHS = NARROW, 1100, 1440  # pixels
@@ -19,7 +19,7 @@ WIDTHS = NARROW, 1100, 1440  # pixels
 def page_path(page: str, demo: str) -> str:
     """Return the path of a page with all 1-way and 2-way groups of a demo."""
     schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
-    studio = Studio(workload=Workload.all_ways(schema, (1, 2)), budget=Budget(pcost=1.0))
+    studio = RequestState(workload=Workload.all_ways(schema, (1, 2)), budget=Budget(pcost=1.0))
     return f"{page}?{link.NAME}={link.packed(studio)}"
 
 

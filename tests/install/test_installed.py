@@ -27,7 +27,7 @@ from engine.cli.main import main
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.server.client import open_client
 from tests.server.serving import ROOT, run_server
 from tests.waiting import CEILING
@@ -156,7 +156,7 @@ PIP = ("-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input", "ins
 def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> None:
     """Start the app of these packages, open a page and run a task in a worker."""
     schema = Schema.from_json((ROOT / "demo_data" / "survey.json").read_bytes())
-    studio = Studio(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
+    studio = RequestState(workload=Workload.all_ways(schema, (1,)), budget=Budget(pcost=1.0))
     with run_server(folder, start=start, **environment) as server:
         with pytest.raises(HTTPError, match="403"):
             urlopen(server.url, timeout=CEILING)

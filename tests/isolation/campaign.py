@@ -23,13 +23,13 @@ from engine.privacy import Budget
 from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.server.client import Client, open_client
 from tests.server.serving import RunningServer
 from tests.server.uploading import upload
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-QUERY = "plan=" + link.packed(Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
+QUERY = "plan=" + link.packed(RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
 STEP = "2. Release"
 FIRST_GROUP = 3  # the page shows this group first
 

@@ -18,8 +18,8 @@ from pages.parts.coarse import script as coarse_code
 from pages.parts.jobs import plans
 from pages.parts.shell import budgets, show
 from pages.parts.shell.code import Script
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
 
 WAYS, COARSER, CENSUS, FILES = (
     "Tables of few or many attributes",
@@ -58,7 +58,7 @@ class Settings:
         return {"primary": primary, "share": self.share, "snr": self.snr, "sigmas": self.sigmas}
 
 
-def choose(studio: Studio) -> Chosen | None:
+def choose(studio: RequestState) -> Chosen | None:
     """Draw the choice of the analyses and plan them; None while something is missing."""
     if st.session_state.get("coarse_kind", WAYS) not in KINDS:
         del st.session_state["coarse_kind"]
@@ -68,22 +68,22 @@ def choose(studio: Studio) -> Chosen | None:
     if kind != CENSUS and studio.schema is None:
         st.info(NO_SCHEMA, icon="📋")
         return None
-    with shown_here():
+    with show_errors():
         templates, script = _templates(kind, studio)
         if not templates:
             st.info("Choose two numbers of attributes or more, such as 1 and 2.", icon="🪜")
             return None
-        even = studio.even
+        even = studio.with_uniform_centers
         how = f"{title_of(studio.mechanism)}{UNASKED if even is not studio else ''}"
-        with_what = f"the present budget of {budgets.said(studio.budget)}, by the mechanism {how}"
-        st.caption(plain(f"All of them at {with_what}; both are chosen on the Preview page."))
+        with_what = f"the present budget of {budgets.in_words(studio.budget)}, by the mechanism {how}"
+        st.caption(escape_markdown(f"All of them at {with_what}; both are chosen on the Preview page."))
         return _planned(templates, even, script)
     return None
 
 
-def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Script]:
+def _templates(kind: str, studio: RequestState) -> tuple[Mapping[str, Workload], Script]:
     if kind == WAYS:
-        schema = studio.asked.schema
+        schema = studio.required_workload.schema
         most = min(3, len(schema))
         options = list(range(1, most + 1))
         first = options[:2] if len(schema) <= WIDE else []  # all pairs of hundreds of attributes take long to plan
@@ -91,12 +91,12 @@ def _templates(kind: str, studio: Studio) -> tuple[Mapping[str, Workload], Scrip
         st.session_state.setdefault(key, first)  # a page that was loaded again has its own
         ways = st.multiselect("Attributes a table", options, key=key, persist_state="session")
         return (
-            (common_mechanism.workloads_by_way(schema, ways), coarse_code.by_ways(studio, sorted(ways)))
+            (common_mechanism.workloads_by_way(schema, ways), coarse_code.tables_script(studio, sorted(ways)))
             if ways
             else ({}, Script())
         )
     if kind == COARSER:
-        return common_mechanism.coarse_and_fine(studio.asked), coarse_code.against_coarser(studio)
+        return common_mechanism.coarse_and_fine(studio.required_workload), coarse_code.coarser_script(studio)
     st.caption(
         "Men and women of all ages together, or in 4, 9 or 23 bins of age, as for small groups of people in a census. "
         "The paper behind it asks for half of the cells above a ratio of 20."
@@ -109,23 +109,23 @@ def _census() -> Schema:
     return Schema.from_json(demo_data.schemas()["census"].read_bytes())
 
 
-def _planned(workloads: Mapping[str, Workload], studio: Studio, script: Script) -> Chosen | None:
+def _planned(workloads: Mapping[str, Workload], studio: RequestState, script: Script) -> Chosen | None:
     """Plan one after the other, each as on the Preview page."""
     made = []
     for name, workload in workloads.items():
         one = plans.plan_of(replace(studio, workload=workload))
         if one is None:
-            st.caption(plain(f"This plan is for '{name}'."))
+            st.caption(escape_markdown(f"This plan is for '{name}'."))
             return None
         made.append(one)
-    script += coarse_code.planned(studio.budget, coarse_code.how(studio))
+    script += coarse_code.plans_script(studio.budget, coarse_code.how(studio))
     return Chosen(names=tuple(workloads), plans=tuple(made), script=script)
 
 
 def keep_files() -> None:
     """Keep the uploaded plans for this session."""
     st.session_state["coarse_plans"] = {}  # a file that cannot be read leaves no plans of earlier ones
-    with kept_for("coarse_files"):
+    with deferred_errors("coarse_files"):
         files = st.session_state.get("coarse_files") or []
         texts = {file.name.removesuffix(".json")[:80]: file.getvalue() for file in files}
         st.session_state["coarse_plans"] = {name: load_plan(text) for name, text in texts.items()}
@@ -140,7 +140,7 @@ def _from_files() -> Chosen | None:
         on_change=keep_files,
         max_upload_size=100,
     )
-    show_kept("coarse_files")
+    show_deferred_error("coarse_files")
     uploaded_plans: Mapping[str, Plan] = st.session_state.get("coarse_plans", {})
     names = sorted(uploaded_plans, key=lambda name: uploaded_plans[name].workload.queries)
     if len(names) < 2:
@@ -173,10 +173,10 @@ def split(chosen: Chosen) -> tuple[CommonPlan, Script] | None:
             "analysis at its end costs alone. In one choice, the look is what all of them share.",
         )
         chain = how == ONE_BY_ONE
-    with shown_here():
+    with show_errors():
         identity = tuple(f"{p.hash}|{p.max_records}|{p.budget.report_delta}" for p in chosen.plans)
         common = _split(identity, chosen.names, chain, chosen.plans)
-        return common, chosen.script + coarse_code.splitting(chosen.names, chain=chain)
+        return common, chosen.script + coarse_code.split_script(chosen.names, chain=chain)
     return None
 
 
@@ -187,10 +187,10 @@ def shared(common: CommonPlan) -> None:
         chain.append(after)
     for number, one in enumerate(chain):
         if len(chain) > 1:
-            st.markdown(f"**{plain(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**")
-        picture = figures.shares_picture(one, budgets.said)
+            st.markdown(f"**{escape_markdown(f'Choice {number + 1}: {one.names[0]}, or {one.names[1]}?')}**")
+        picture = figures.shares_picture(one, budgets.in_words)
         show.picture(picture, key=f"coarse_shares_{number}", config=show.EXPORT)
-        st.markdown(f"**{plain(picture.alt)}**")
+        st.markdown(f"**{escape_markdown(picture.alt)}**")
         key, label = f"coarse_space_{number}_open", "What is shared, space by space"
         with st.expander(label, key=key, on_change="rerun") as opened:
             if opened.open:
@@ -252,6 +252,6 @@ def _rule(identity: str, settings: Settings, _common: CommonPlan) -> NestedPlanR
 
 def rule(common: CommonPlan, settings: Settings) -> NestedPlanRule | None:
     """The rule on these options; None, with the reason on the page, when it does not fit them."""
-    with shown_here():
+    with show_errors():
         return _rule(f"{common.hash}|{common.look.budget.report_delta}|{common.names}", settings, common)
     return None

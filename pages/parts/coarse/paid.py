@@ -12,7 +12,7 @@ from engine.release.measure import releases
 from pages.parts.coarse import stored
 from pages.parts.release import dataset_form, release_form, results_view
 from pages.parts.shell import frame
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import escape_markdown, show_errors
 
 EARLIER = "Earlier looks"
 
@@ -30,7 +30,7 @@ def draw() -> None:
     if status is None:
         st.info("There is no dataset in this ledger yet, so nothing was released.", icon="🗂️")
         return
-    with shown_here():
+    with show_errors():
         _looks(book, status.dataset)
         _releases(book, status.dataset)
 
@@ -38,11 +38,11 @@ def draw() -> None:
 def _releases(book: Ledger, dataset: str) -> None:
     receipts = {receipt.key: receipt for receipt in reversed(releases(book, dataset))}
     if not receipts:
-        st.info(plain(f"No release of {dataset} was paid for in one step yet."), icon="📤")
+        st.info(escape_markdown(f"No release of {dataset} was paid for in one step yet."), icon="📤")
         return
     if st.session_state.get("paid") not in receipts:
         st.session_state.pop("paid", None)
-    st.subheader(plain(f"{pluralize(len(receipts), 'release')} of {dataset}"))
+    st.subheader(escape_markdown(f"{pluralize(len(receipts), 'release')} of {dataset}"))
     key = st.selectbox(
         "Release", list(receipts), format_func=lambda k: _line(receipts[k]), key="paid", persist_state="session"
     )
@@ -51,7 +51,7 @@ def _releases(book: Ledger, dataset: str) -> None:
         return
     release_form.receipt(book, key)
     st.caption(
-        plain(
+        escape_markdown(
             f"{pluralize(measured.plan.workload.queries, 'answer')} by {measured.plan.mechanism}, from the plan that is "
             "stored with them; what is planned on the other pages does not matter here."
         )
@@ -71,7 +71,7 @@ def _looks(book: Ledger, dataset: str) -> None:
     open_ones = [(i, text) for i, text in enumerate(stored.state_text(book, key) for key in keys) if "waits" in text]
     for number, text in open_ones:
         left, right = st.columns([4, 1], vertical_alignment="center")
-        left.info(plain(f"Look {number + 1} of {text}."), icon="🔭")
+        left.info(escape_markdown(f"Look {number + 1} of {text}."), icon="🔭")
         if right.button("Go on with it", key=f"paid_look_{number}", width="stretch"):
             st.session_state["coarse_step"], st.session_state[f"coarse_open_{len(keys)}"] = EARLIER, number
             st.switch_page(frame.page("Coarse or fine").file)

@@ -19,7 +19,7 @@ from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import dataset_form, records_form, release_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import kept_for, plain, show_kept, trouble, words_of
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_error, error_text
 
 
 def payer(
@@ -52,11 +52,11 @@ def start_look(
     job = stored.look_job(book, key)
     if work.is_there(job):
         return
-    with kept_for("coarse_look"):
+    with deferred_errors("coarse_look"):
         path, copies = source.to_file()
         arguments = (common.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.look, *arguments, settings.arguments(common), spends=True, copies=copies)
-        watch.mine(job)
+        watch.claim(job)
         st.session_state[release_form.RELEASED] = release_form.chosen_records(key, source)
     st.session_state.pop("coarse_confirmation", None)
 
@@ -66,11 +66,11 @@ def start_finish(book: Ledger, key: str, source: Source, attempt: int, on_change
     job = stored.finish_job(book, key, attempt)
     if work.is_there(job):
         return
-    with kept_for("coarse_finish"):
+    with deferred_errors("coarse_finish"):
         path, copies = source.to_file()
         arguments = (str(book.path), key, path, attempt, source.columns, on_changed)
         watch.start(job, tasks.finish, *arguments, spends=True, copies=copies)
-        watch.mine(job)
+        watch.claim(job)
         # a step that may be charged alone can have other records than its look
         if on_changed == "charge":
             st.session_state.pop(release_form.RELEASED, None)
@@ -97,7 +97,7 @@ def confirm_look(
             f"These analyses were looked at for this dataset already. Attempt {attempt} draws new noise and spends "
             "its full cost once more."
         )
-    st.info(plain(f"You can tell the people in these records: {common.options[-1].budget.promise}"), icon="🙋")
+    st.info(escape_markdown(f"You can tell the people in these records: {common.options[-1].budget.promise}"), icon="🙋")
     typed = _typed(status, "coarse_confirmation")
     reason = _reason(status, source, typed, common, needed=figures.least_total(common))
     left, right = st.columns([1, 2], vertical_alignment="center")
@@ -118,26 +118,26 @@ def confirm_look(
         width="stretch",
     )
     if reason:
-        right.caption(plain(f"The look has to wait: {reason}"))
-    show_kept("coarse_look")
+        right.caption(escape_markdown(f"The look has to wait: {reason}"))
+    show_deferred_error("coarse_look")
 
 
-def rest(book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source) -> None:
+def confirm_rest(book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatus, source: Source) -> None:
     """Confirm and run the last step, what is left of the option that was taken."""
     attempt = len(steps.lost) + 1
     for number in range(1, attempt + 1):
         if running(stored.finish_job(book, key, number)):
-            see(stored.finish_job(book, key, number), "The rest")
+            show_job(stored.finish_job(book, key, number), "The rest")
             return
     left_over = steps.common.residuals[steps.common.position(option)]
     if steps.lost:
-        trouble(
+        show_error(
             f"The rest was spent for but its result was never saved (attempts {', '.join(map(str, steps.lost))}). It "
             "may still be at work in another program; if not, it is lost, and drawing it again spends once more."
         )
         if not st.checkbox("Draw the rest again with new noise (spends again)", key=f"coarse_redraw_{attempt}"):
             return
-    see(stored.finish_job(book, key, attempt), "The rest")
+    show_job(stored.finish_job(book, key, attempt), "The rest")
     st.subheader("The rest")
     if steps.is_interrupted:
         st.warning(
@@ -176,13 +176,13 @@ def rest(book: Ledger, key: str, steps: Steps, option: str, status: DatasetStatu
         width="stretch",
     )
     if reason:
-        right.caption(plain(f"The rest has to wait: {reason}"))
-    show_kept("coarse_finish")
+        right.caption(escape_markdown(f"The rest has to wait: {reason}"))
+    show_deferred_error("coarse_finish")
 
 
 def _typed(status: DatasetStatus, key: str) -> str:
     return st.text_input(
-        f"Type the name of the dataset, {plain(status.dataset)}, to confirm. This cannot be undone.",
+        f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot be undone.",
         key=key,
         live=True,
         autocomplete="off",
@@ -194,7 +194,7 @@ def _reason(status: DatasetStatus, source: Source, typed: str, common: CommonPla
     try:
         status.definition.check_unit(common.look.budget)
     except EngineError as error:
-        return words_of(error)
+        return error_text(error)
     if needed > status.left:
         return (
             f"the dataset has {texts.remaining_text(status.left)} pcost left and at least {texts.cost(needed)} is needed to "
@@ -211,7 +211,7 @@ def running(job: str) -> bool:
     return job_state is not None and job_state.running
 
 
-def see(job: str, label: str) -> None:
+def show_job(job: str, label: str) -> None:
     """Draw a job; when it ended after the ledger was read for this page, the page is drawn once more."""
     if watch.job(job, label=label) is not None and st.session_state.get("coarse_ended") != job:
         st.session_state["coarse_ended"] = job

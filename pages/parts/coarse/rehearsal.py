@@ -16,20 +16,20 @@ from pages.parts.jobs import private, tasks, watch, work
 from pages.parts.release import results_view
 from pages.parts.shell import clicks
 from pages.parts.shell.code import Script
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsed look, and drop the one before it with all that followed from it."""
     for old in st.session_state.pop("coarse_rehearsed", []):
-        watch.let_go(old)
+        watch.release_job(old)
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
 
 
 def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
     """Start a part of the rehearsal, which keeps its numbers in a file."""
     st.session_state.setdefault("coarse_rehearsed", []).append(key)
-    with kept_for("coarse_rehearsal"):
+    with deferred_errors("coarse_rehearsal"):
         file = private.new_file("rehearsal")
         watch.start(key, function, *arguments, str(file), files=[file])
 
@@ -45,7 +45,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     clicks.button(
         "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse", place=right, type="primary"
     )
-    show_kept("coarse_rehearsal")
+    show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
     done = watch.job(key, label="Rehearsed look")
     if done is None:
@@ -65,7 +65,7 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     if rule is None:
         return
     decision = views.look(rule, looked, key=f"coarse_rehearsed_{depth}")
-    verdict = views.said(decision, common)
+    verdict = views.verdict_option(decision, common)
     st.subheader("The rest")
     index = decision.choice if decision.choice is not None else 0
     if verdict == views.STOP:
@@ -94,6 +94,6 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
         _step(common.following, done.result, settings, key=rest, rows=rows, seed=seed, depth=depth + 1)
         return
     measurement = load_rehearsal(common.options[common.position(option)], done.result)
-    st.markdown(f"**{plain(f'Rehearsed answers of {option}: look and rest together')}**")
+    st.markdown(f"**{escape_markdown(f'Rehearsed answers of {option}: look and rest together')}**")
     records = results_view.simulated(measurement.plan.schema.to_json(), rows, seed)
     views.answers(measurement, key=f"coarse_done_{depth}", records=records)

@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.privacy import Budget
 from pages.parts.shell.code import Script, budget_text, columns_text, schema_script, workload_script
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 
 def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
@@ -15,13 +15,13 @@ def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
     return Script(imports=frozenset(imports), lines=lines)
 
 
-def by_ways(studio: Studio, ways: Sequence[int]) -> Script:
+def tables_script(studio: RequestState, ways: Sequence[int]) -> Script:
     """Make `workloads`: all tables of so many attributes."""
     line = f"workloads = by_ways(schema, {tuple(ways)!r})"
     return schema_script(studio.schema) + script(line, imports=[("engine.common_mechanism", "by_ways")])
 
 
-def against_coarser(studio: Studio) -> Script:
+def coarser_script(studio: RequestState) -> Script:
     """Make `workloads`: the present one and a coarser one."""
     line = "workloads = against_coarser(workload)"
     return workload_script(studio) + script(line, imports=[("engine.common_mechanism", "against_coarser")])
@@ -36,7 +36,7 @@ def census() -> Script:
     )
 
 
-def planned(budget: Budget, how: str) -> Script:
+def plans_script(budget: Budget, how: str) -> Script:
     """Make `options`, a plan for each workload."""
     line = f"options = [plan(workload, {budget_text(budget)}{how}) for workload in workloads.values()]"
     return script(line, imports=[("engine", "Budget"), ("engine", "plan")])
@@ -51,7 +51,7 @@ def from_files(names: Sequence[str]) -> Script:
     )
 
 
-def splitting(names: Sequence[str], *, chain: bool) -> Script:
+def split_script(names: Sequence[str], *, chain: bool) -> Script:
     """Make `common`."""
     split = "nested_choices" if chain else "coarse_or_fine"
     return script(
@@ -61,7 +61,7 @@ def splitting(names: Sequence[str], *, chain: bool) -> Script:
     )
 
 
-def ruled(arguments: Mapping[str, Any]) -> Script:
+def rule_script(arguments: Mapping[str, Any]) -> Script:
     """Make `rule`."""
     args = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
     return script(f"rule = NestedPlanRule(common=common, {args})", imports=[("engine", "NestedPlanRule")])
@@ -96,7 +96,7 @@ def steps(*, dataset: str, ledger: str, attempt: int, columns: Mapping[str, Any]
     )
 
 
-def how(studio: Studio) -> str:
+def how(studio: RequestState) -> str:
     """Mechanism and options as further arguments of `plan`."""
-    options = "".join(f", {name}={value!r}" for name, value in studio.taken.items())
+    options = "".join(f", {name}={value!r}" for name, value in studio.options_without_defaults.items())
     return f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""

@@ -19,7 +19,7 @@ from pages.parts.release import release_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks
 from pages.parts.shell.code import Script
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 
 LOOK, EARLIER = "Look for real", "Earlier looks"  # tabs
 STEP = "coarse_step"
@@ -33,10 +33,10 @@ def waiting() -> bool:
     if states and form.get(STEP) != EARLIER:
         one = len(states) == 1
         words = (
-            f"**{'One look' if one else f'{len(states)} looks'} at {plain(dataset)} {'waits' if one else 'wait'}:** "
+            f"**{'One look' if one else f'{len(states)} looks'} at {escape_markdown(dataset)} {'waits' if one else 'wait'}:** "
         )
         with st.container(border=True):
-            st.markdown(words + "; ".join(map(plain, states)))
+            st.markdown(words + "; ".join(map(escape_markdown, states)))
             st.button("Go to it" if one else "Go to them", on_click=_go, key="coarse_waiting", type="primary")
     return form.get(STEP) == EARLIER or (bool(states) and form.get(STEP) == LOOK)
 
@@ -58,7 +58,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     attempt = len(keys) + 1 if again or not keys else len(keys)
     if not keys or again:
         job = stored.look_job(book, stepwise.look_key(common, dataset=status.dataset, attempt=attempt))
-        pay.see(job, "Look")
+        pay.show_job(job, "Look")
         if not pay.running(job):
             pay.confirm_look(book, common, status, source, attempt, settings)
     elif pay.running(stored.look_job(book, keys[-1])) or same_look(book, keys[-1], source):
@@ -83,7 +83,7 @@ def earlier(settings: Settings) -> None:
     book, status, source = paying
     keys = stepwise.looks(book, status.dataset)
     if not keys:
-        st.info(plain(f"Nothing was looked at yet for {status.dataset}."), icon="🔭")
+        st.info(escape_markdown(f"Nothing was looked at yet for {status.dataset}."), icon="🔭")
         return
     states = [stored.state_text(book, key) for key in keys]
     open_ones = [i for i, text in enumerate(states) if "finished" not in text]
@@ -101,7 +101,7 @@ def record(
     book: Ledger, key: str, option: str, verdict: Decision, rule: dict[str, object], by: str, reason: str
 ) -> None:
     """Keep the decision on the ledger; the same one pressed twice is one."""
-    with kept_for(f"coarse_decide_{key}"):
+    with deferred_errors(f"coarse_decide_{key}"):
         choice = stepwise.resume(book, key).choice
         if choice is None or choice.option != option:
             stepwise.decide(book, key, option=option, verdict=verdict, rule=rule, by=by, reason=reason)
@@ -118,7 +118,7 @@ def steps(
     """Everything about one look: what it says, the decision, the rest, the answers; `before` are the keys before it."""
     job = stored.look_job(book, key)
     if pay.running(job):
-        pay.see(job, "Look")
+        pay.show_job(job, "Look")
         return
     state = stored.stored(book, key)
     if state is None:
@@ -126,8 +126,8 @@ def steps(
     number, common = len(before), state.common
     st.subheader("What the look says" if not before else f"A closer look, number {number + 1}")
     if not before:
-        stored.looked(book, key)
-        settings = stored.settled(book, key, settings)
+        stored.look_summary(book, key)
+        settings = stored.recorded_rule(book, key, settings)
     rule = choose.rule(common, settings)
     if rule is None:
         return
@@ -138,10 +138,10 @@ def steps(
         _decide(book, key, state, decision, dict(rule.rule))
         return
     if state.finished is None:
-        pay.rest(book, key, state, state.choice.option, status, source)
+        pay.confirm_rest(book, key, state, state.choice.option, status, source)
         return
     paid = [*before, key]
-    if stored.leads_on(state):
+    if stored.has_next_choice(state):
         steps(book, state.finished.key, status, source, settings, paid)
         return
     stored.receipt(book, state, state.finished, state.choice.option, paid)
@@ -150,7 +150,7 @@ def steps(
 
 def _decide(book: Ledger, key: str, stored_steps: Steps, decision: Decision, rule: dict[str, object]) -> None:
     """The form of the decision: accept the verdict, take another option, or stop."""
-    common, verdict = stored_steps.common, views.said(decision, stored_steps.common)
+    common, verdict = stored_steps.common, views.verdict_option(decision, stored_steps.common)
     stopped = stored_steps.choice is not None
     options = [*common.names] if stopped else [*common.names, STOP]
     words = {name: f"Take {name}" for name in common.names} | {STOP: "Stop here; the look is all there is"}
@@ -189,4 +189,4 @@ def _decide(book: Ledger, key: str, stored_steps: Steps, decision: Decision, rul
         right.caption("The decision has to wait: give a name and a reason, which the ledger keeps.")
     else:
         right.caption("It is kept on the ledger, spends nothing, and only a stop can be followed by another.")
-    show_kept(f"coarse_decide_{key}")
+    show_deferred_error(f"coarse_decide_{key}")

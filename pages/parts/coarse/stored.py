@@ -20,7 +20,7 @@ from pages.parts.coarse.choose import Settings
 from pages.parts.coarse.views import STOP
 from pages.parts.jobs import watch
 from pages.parts.release import dataset_form, folders
-from pages.parts.shell.words import plain, trouble, words_of
+from pages.parts.shell.words import escape_markdown, show_error, error_text
 
 WAITS = ("waits for a decision", "waits for the rest")
 
@@ -58,7 +58,7 @@ def stored(book: Ledger, key: str) -> Steps | None:
     try:
         return read(book, key)
     except EngineError as error:
-        trouble(words_of(error))
+        show_error(error_text(error))
         return None
 
 
@@ -79,7 +79,7 @@ def state_text(book: Ledger, key: str) -> str:
     try:
         steps = read(book, key)
         names = " or ".join(name for name, _ in steps.common.analyses)
-        while steps.finished is not None and leads_on(steps):
+        while steps.finished is not None and has_next_choice(steps):
             steps = read(book, steps.finished.key)
     except EngineError:
         return f"{utc}: lost, or still at work"
@@ -101,7 +101,7 @@ def waiting(path: str, dataset: str) -> list[str]:
     return []
 
 
-def leads_on(steps: Steps) -> bool:
+def has_next_choice(steps: Steps) -> bool:
     """Whether the option taken is the look of the next choice of a chain."""
     taken = steps.choice.option if steps.choice is not None else None
     return steps.common.following is not None and taken == steps.common.names[-1]
@@ -112,16 +112,16 @@ def choices(steps: Steps) -> None:
     for choice in steps.choices:
         words = "To stop" if choice.option == STOP else f"'{choice.option}'"
         who = f" by {choice.by}, against the rule ({choice.reason})" if choice.by else ", as the rule says,"
-        st.success(plain(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."), icon="🗳️")
+        st.success(escape_markdown(f"{words} was decided{who} at {choice.utc}, ledger row {choice.seq}."), icon="🗳️")
     if steps.choice is not None and steps.choice.option == STOP:
         st.info("The look above is the release. You may still take an option, which then spends its rest.", icon="✋")
 
 
-def looked(book: Ledger, key: str) -> None:
+def look_summary(book: Ledger, key: str) -> None:
     """What the ledger holds about a look, and what happened to the rows, for the curator only."""
     receipt = dataset_form.spent(book, key)
     st.success(
-        plain(
+        escape_markdown(
             f"Looked at {receipt.dataset} at {receipt.utc}: {texts.cost(receipt.pcost)} pcost, ledger row "
             f"{receipt.seq}. Reloading this page, or pressing the button again, shows this same look and spends "
             "nothing."
@@ -131,7 +131,7 @@ def looked(book: Ledger, key: str) -> None:
     watch.rows_read(look_job(book, key))
 
 
-def settled(book: Ledger, key: str, settings: Settings) -> Settings:
+def recorded_rule(book: Ledger, key: str, settings: Settings) -> Settings:
     """The rule that was noted with the look, else the one on the page."""
     noted = book.notes(kind="rule", key=key)
     if not noted:
@@ -140,7 +140,7 @@ def settled(book: Ledger, key: str, settings: Settings) -> Settings:
     text = json.loads(noted[0].note)
     primary = text["primary"] if isinstance(text["primary"], str) else ""
     st.caption(
-        plain(
+        escape_markdown(
             f"The rule noted with the look, in ledger row {noted[0].seq}: share {text['share']:g}, ratio "
             f"{text['snr']:g}, safety margin {text['sigmas']:g}."
         )
@@ -153,7 +153,7 @@ def receipt(book: Ledger, steps: Steps, last: Measurement, option: str, paid: Se
     keys = [*paid, *([last.key] if last.key not in paid else [])]
     spent = [dataset_form.spent(book, key).pcost for key in keys]
     st.success(
-        plain(
+        escape_markdown(
             f"Finished with '{option}' for {steps.look.dataset} at {last.utc}. "
             f"{figures.receipt_text(spent, steps.common, option)}"
         ),

@@ -12,13 +12,13 @@ from engine.common_mechanism.selection_rule import Decision
 from engine.release import Measurement
 from pages.parts.release import download_view, results_view
 from pages.parts.shell import show
-from pages.parts.shell.words import plain
+from pages.parts.shell.words import escape_markdown
 
 STOP = "stop"
 MANY = 2_000  # groups that a list may hold
 
 
-def said(decision: Decision, common: CommonPlan) -> str:
+def verdict_option(decision: Decision, common: CommonPlan) -> str:
     """The option that a verdict takes, or "stop"."""
     return STOP if decision.choice is None else common.names[decision.choice]
 
@@ -28,7 +28,7 @@ def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
     decision = rule.decide(looked)
     with st.container(border=True):
         st.caption("The verdict of the rule")
-        st.markdown(f"**{plain(decision.sentence)}**")
+        st.markdown(f"**{escape_markdown(decision.sentence)}**")
         if not decision.certain:
             st.caption("The look leaves a doubt at this safety margin; the rule takes the safe side.")
     views = {
@@ -44,7 +44,7 @@ def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
     left, right = st.columns(2)
     if len(rule.groups) > MANY:
         group = int(left.number_input("Table", 0, len(rule.groups) - 1, 0, key=f"{key}_group"))
-        left.caption(plain(figures.group_text(rule.groups[group])))
+        left.caption(escape_markdown(figures.group_text(rule.groups[group])))
     else:
         group = left.selectbox(
             "Table",

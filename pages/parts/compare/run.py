@@ -19,8 +19,8 @@ from engine.plans import Plan
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import clicks, show
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import escape_markdown, show_errors
 
 if TYPE_CHECKING:
     from engine._format import Frame
@@ -35,7 +35,7 @@ Result = tuple[Comparison, Mapping[str, tuple[str, Mapping[str, Any]]]]
 class Compared:
     """A comparison that is done, and what was compared.
 
-    `choices` is label -> (mechanism, options), `key` names the comparison, `present` is the label of what the studio
+    `choices` is label -> (mechanism, options), `key` names the comparison, `current_choice` is the label of what the studio
     has chosen.
     """
 
@@ -55,39 +55,39 @@ class Compared:
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking at what each mechanism would take")
-def _expected(key: str, _studio: Studio, _choices: list[tuple[str, Mapping[str, Any]]]) -> Frame:
-    return expected_costs(_studio.asked, _studio.budget, _choices)
+def _expected(key: str, _studio: RequestState, _choices: list[tuple[str, Mapping[str, Any]]]) -> Frame:
+    return expected_costs(_studio.required_workload, _studio.budget, _choices)
 
 
-def present(studio: Studio) -> tuple[str, tuple[str, Mapping[str, Any]]]:
+def current_choice(studio: RequestState) -> tuple[str, tuple[str, Mapping[str, Any]]]:
     """Label and choice of what the studio has chosen; the cap on records does not take part."""
-    options = {k: v for k, v in studio.taken.items() if k != "max_records"}
+    options = {k: v for k, v in studio.options_without_defaults.items() if k != "max_records"}
     return label_of(studio.mechanism, options), (studio.mechanism, options)
 
 
-def offered(studio: Studio) -> dict[str, tuple[str, Mapping[str, Any]]]:
+def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
     """Everything that can be compared, by label: all variants, and what the studio has chosen."""
-    label, choice = present(studio)
+    label, choice = current_choice(studio)
     return variants() | {label: choice}
 
 
-def begin(key: str, studio: Studio, choices: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
+def begin(key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
     """Start the comparison of this key."""
     if (old := st.session_state.get(LAST, key)) != key:
-        watch.let_go(old)
+        watch.release_job(old)
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
-    request = studio.asked.to_json(), studio.budget.to_dict(), plain_choices, limit
+    request = studio.required_workload.to_json(), studio.budget.to_dict(), plain_choices, limit
     watch.start(key, _with_plans, key, studio, *request, gentle=True)
 
 
-def _with_plans(key: str, studio: Studio, *request: Any, progress: tasks.Progress) -> Result:
+def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.Progress) -> Result:
     """Compare, and read the plans that the views begin with: whoever opens one then does not wait for them."""
     comparison, choices = result = tasks.compare_all(*request, progress=progress)
-    compared = Compared(found=comparison, choices=choices, key=key, present=present(studio)[0])
+    compared = Compared(found=comparison, choices=choices, key=key, present=current_choice(studio)[0])
     with suppress(EngineError):  # the view says so
         first = {label: compared.plan(label) for label in compared.best if label in (*compared.best[:FIRST], compared.present)}
-        if compared.present in first and choices[compared.present][1] == studio.taken:
+        if compared.present in first and choices[compared.present][1] == studio.options_without_defaults:
             plans.keep(studio, lambda: first[compared.present])
     return result
 
@@ -98,7 +98,7 @@ def running() -> bool:
     return job is not None and job.running
 
 
-def run(studio: Studio) -> Compared | None:
+def run(studio: RequestState) -> Compared | None:
     """Draw the choice, the forecast and the progress; return the comparison when it is there."""
     if studio.workload is None or not studio.workload.groups:
         st.info("There is nothing to compare yet: choose a schema and add queries on the Workload page.", icon="🧮")
@@ -106,36 +106,36 @@ def run(studio: Studio) -> Compared | None:
     all_choices = offered(studio)
     labels, limit = _inputs(studio, all_choices)
     chosen = [all_choices[label] for label in labels]
-    base = studio.asked_key
+    base = studio.workload_budget_key
     key = f"compare|{base}|{_digest(*labels)}|{limit}"
     if not labels:
         st.info("Choose at least one mechanism.", icon="⚖️")
     else:
-        with shown_here():
+        with show_errors():
             if labels == _first(studio, all_choices) and work.find(key) is None:
                 begin(key, studio, chosen, limit)  # quick: nobody has to ask for it
             _start(key, studio, chosen, limit)
     job_result = watch.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
-        return _so_far(studio, key, chosen, limit) or _before(key, base, present(studio)[0])
+        return _so_far(studio, key, chosen, limit) or _before(key, base, current_choice(studio)[0])
     st.session_state[LAST] = key
-    return _compared(job_result, key, present(studio)[0])
+    return _compared(job_result, key, current_choice(studio)[0])
 
 
-def _first(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
+def _first(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[str]:
     """What is compared as soon as the page is opened: what the studio has chosen, and others, if they are quick."""
     table = _expected(f"{studio.key}|{list(choices)}", studio, list(choices.values()))
-    return quick_choices(table, also=present(studio)[0])
+    return quick_choices(table, also=current_choice(studio)[0])
 
 
 def _add_rest(labels: list[str]) -> None:
     st.session_state[CHOSEN] = labels
 
 
-def _inputs(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> tuple[list[str], float]:
+def _inputs(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, Any]]]) -> tuple[list[str], float]:
     left, right = st.columns([5, 1])
     labels = list(choices)
-    with shown_here():
+    with show_errors():
         st.session_state.setdefault(CHOSEN, _first(studio, choices))
     chosen = left.multiselect(
         "Mechanisms to compare",
@@ -159,7 +159,7 @@ def _inputs(studio: Studio, choices: Mapping[str, tuple[str, Mapping[str, Any]]]
     return chosen, float(limit)
 
 
-def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
+def _start(key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
     """Say what the comparison will take, and offer to start it."""
     job = work.find(key)
     if job is not None and job.running:
@@ -186,7 +186,7 @@ def _start(key: str, studio: Studio, chosen: list[tuple[str, Mapping[str, Any]]]
         help="This comparison is done; its results are below." if done else None,
         width="stretch",
     )
-    right.caption(plain("Done: the results are below and are kept for a second look." if done else words))
+    right.caption(escape_markdown("Done: the results are below and are kept for a second look." if done else words))
     with st.expander("What each is expected to take", key="compare_forecast", on_change="rerun") as opened:
         if opened.open:
             st.caption("Seconds are rough, memory is an upper bound. Nothing has been planned for this table.")
@@ -199,17 +199,17 @@ def _compared(job: Status, key: str, label: str) -> Compared:
     return Compared(found=comparison, choices=choices, key=key, present=label)
 
 
-def _so_far(studio: Studio, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> Compared | None:
+def _so_far(studio: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> Compared | None:
     """What there is of a comparison that is on its way, row by row."""
     job = work.find(key)
     if job is None or not job.running:
         return None
-    partial = partial_comparison(studio.asked, studio.budget, chosen, time_limit=limit)
+    partial = partial_comparison(studio.required_workload, studio.budget, chosen, time_limit=limit)
     if partial is None:
         return None
     st.caption(f"{len(partial.frame)} of {pluralize(len(chosen), 'mechanism')} so far; the others follow.")
     choices = {label_of(name, options): (name, options) for name, options in chosen}
-    return Compared(found=partial, choices=choices, key=key, present=present(studio)[0])
+    return Compared(found=partial, choices=choices, key=key, present=current_choice(studio)[0])
 
 
 def _before(key: str, base: str, label: str) -> Compared | None:

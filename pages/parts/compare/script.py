@@ -8,12 +8,12 @@ from typing import Any
 from engine.mechanisms import variants
 from pages.parts.compare.run import Compared
 from pages.parts.shell.code import Script, budget_text, plan_script, workload_script
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 GUARD = 'if __name__ == "__main__":  # comparing starts processes, which import this file again'
 
 
-def _comparison(studio: Studio, comparison: Compared | None, lines: Sequence[str], **imports: str) -> str:
+def _comparison(studio: RequestState, comparison: Compared | None, lines: Sequence[str], **imports: str) -> str:
     """The comparison, and lines that follow it; imports are module="name", with "__" for a dot."""
     choices = [(name, dict(options)) for name, options in _asked(comparison)]
     more = "" if not choices else f", {choices!r}"
@@ -32,12 +32,12 @@ def _asked(comparison: Compared | None) -> list[tuple[str, Mapping[str, Any]]]:
     return [] if set(labels) == set(variants()) else [comparison.choices[label] for label in labels]
 
 
-def compare(studio: Studio, comparison: Compared | None) -> str:
+def compare(studio: RequestState, comparison: Compared | None) -> str:
     """Compare, and print the table and the bound."""
     return _comparison(studio, comparison, ["print(found.frame)", "print(found.bound, found.statement)"])
 
 
-def spreads(studio: Studio, comparison: Compared, chosen: Sequence[str]) -> str:
+def spreads(studio: RequestState, comparison: Compared, chosen: Sequence[str]) -> str:
     """Distributions of chosen mechanisms."""
     lines = [
         f"spreads = {{label: found.spreads[label] for label in {list(chosen)!r}}}",
@@ -46,7 +46,7 @@ def spreads(studio: Studio, comparison: Compared, chosen: Sequence[str]) -> str:
     return _comparison(studio, comparison, lines, engine__figures="spreads_picture")
 
 
-def against(studio: Studio, comparison: Compared, one: str, other: str) -> str:
+def against(studio: RequestState, comparison: Compared, one: str, other: str) -> str:
     """Where one of two mechanisms loses."""
     lines = [
         f"a, b = (load_plan(found.plans[label]) for label in {(one, other)!r})",
@@ -57,7 +57,7 @@ def against(studio: Studio, comparison: Compared, one: str, other: str) -> str:
     return _comparison(studio, comparison, lines, engine="load_plan", engine__analysis="losses")
 
 
-def strategies(studio: Studio, comparison: Compared, label: str, factor: int) -> str:
+def strategies(studio: RequestState, comparison: Compared, label: str, factor: int) -> str:
     """Strategy rows of the most expensive piece of a plan."""
     lines = [
         f"made = load_plan(found.plans[{label!r}])",
@@ -68,7 +68,7 @@ def strategies(studio: Studio, comparison: Compared, label: str, factor: int) ->
     return _comparison(studio, comparison, lines, engine="load_plan", engine__figures=names)
 
 
-def difference(studio: Studio, comparison: Compared | None, one: str, other: str, *, present: str, file: str) -> str:
+def difference(studio: RequestState, comparison: Compared | None, one: str, other: str, *, present: str, file: str) -> str:
     """What differs between two plans."""
     names = {"first": one, "second": other}
     lines, imports = [], {("engine", "load_plan"), ("engine.analysis", "plan_diff")}

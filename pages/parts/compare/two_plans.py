@@ -14,13 +14,13 @@ from pages.parts.compare import script
 from pages.parts.compare.run import Compared, running
 from pages.parts.jobs import kept, plans, tasks, watch, work
 from pages.parts.shell import clicks, show
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import escape_markdown, show_errors
 
 PRESENT, FILE = "the present plan", "the uploaded file"
 
 
-def difference(studio: Studio, comparison: Compared | None) -> str:
+def difference(studio: RequestState, comparison: Compared | None) -> str:
     """What differs between two plans, and what that does to every group."""
     file = st.file_uploader("Open another plan file", type=["json"], key="diff_file", max_upload_size=100)
     content = file.getvalue() if file is not None else None
@@ -34,7 +34,7 @@ def difference(studio: Studio, comparison: Compared | None) -> str:
     one = left.selectbox("First plan", sources, format_func=title_of, key="diff_first")
     rest = [source for source in sources if source != one]
     other = right.selectbox("Second plan", rest, format_func=title_of, key=f"diff_second_{FILE in sources}")
-    with shown_here():
+    with show_errors():
         first, second = (_plan(studio, comparison, content, source) for source in (one, other))
         if first is None or second is None:
             return ""
@@ -43,7 +43,7 @@ def difference(studio: Studio, comparison: Compared | None) -> str:
     return ""
 
 
-def _plan(studio: Studio, comparison: Compared | None, content: bytes | None, source: str) -> Plan | None:
+def _plan(studio: RequestState, comparison: Compared | None, content: bytes | None, source: str) -> Plan | None:
     if source == FILE and content is not None:
         return kept.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
     return comparison.plan(source) if comparison is not None and source != PRESENT else plans.plan_of(studio)
@@ -51,11 +51,11 @@ def _plan(studio: Studio, comparison: Compared | None, content: bytes | None, so
 
 def _shown(first: Plan, second: Plan) -> None:
     different = analysis.plan_diff(first, second)
-    st.markdown(f"**{plain(analysis.summary(first, second))}**")
+    st.markdown(f"**{escape_markdown(analysis.summary(first, second))}**")
     if not different.words:
         st.success("Both plans were asked the same: schema, workload, budget, mechanism and options agree.", icon="🟰")
     for sentence in different.words:
-        st.markdown(f"- {plain(sentence)}")
+        st.markdown(f"- {escape_markdown(sentence)}")
     if len(different.request):
         st.subheader("What differs in what was asked")
         show.table(different.request, name="plan_differences", alt="Differences of the two requests")
@@ -63,10 +63,10 @@ def _shown(first: Plan, second: Plan) -> None:
     show.table(different.groups, name="plans_by_group", alt="RMSE of every group under both plans", height=380)
 
 
-def book(studio: Studio, comparison: Compared | None) -> str:
+def book(studio: RequestState, comparison: Compared | None) -> str:
     """The numbers that the paper prints, beside those that this machine computes."""
     st.caption(
-        plain(
+        escape_markdown(
             "RMSE in counts at privacy cost 1. The paper's solvers were stopped early; here every row is solved to a "
             "certified gap, so that ours may be below the printed number and is never above it by more than rounding."
         )

@@ -16,8 +16,8 @@ from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
 from pages.parts.shell import budgets as say
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import in_labels, plain, shown_here
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import in_labels, escape_markdown, show_errors
 from pages.parts.workload import group_choice, scale_form
 
 DOT = "budget_dot"  # a dot that was chosen: what for, its mechanism, its pcost
@@ -29,10 +29,10 @@ def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> 
     before = state.current()
     kept = {k: v for k, v in before.options.items() if k == "max_records"}
     studio = replace(before, mechanism=name, options={}, budget=budget or before.budget)
-    state.commit(studio.told(dict(options) | kept), redraw=True)
+    state.commit(studio.with_options(dict(options) | kept), redraw=True)
 
 
-def ready(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
+def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
     """Whether there are enough plans to look at; says what to do when there are too few."""
     if comparison is not None and len(comparison.best) >= least:
         return True
@@ -45,23 +45,23 @@ def ready(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
     return False
 
 
-def ranking(studio: Studio, comparison: Compared | None) -> str:
+def ranking(studio: RequestState, comparison: Compared | None) -> str:
     """All mechanisms against the bound and against the time they take, who loses where, and a button to use each."""
     if comparison is not None and comparison.best:
         picture = figures.ranking_picture(comparison.found)
-        st.markdown(f"**{plain(picture.alt)}**")
+        st.markdown(f"**{escape_markdown(picture.alt)}**")
         left, right = st.columns(2, gap="medium")
         with left:
             show.picture(picture, key="ranking")
         with right:
             show.picture(figures.effort_picture(comparison.found), key="seconds")
-        show.picture(figures.where_picture(comparison.found, studio.asked), key="where")
-        if (scale := scale_form.given()) is not None:
-            st.caption(plain(analysis.publishable_text(comparison.found, scale)))
+        show.picture(figures.where_picture(comparison.found, studio.required_workload), key="where")
+        if (scale := scale_form.entered_scale()) is not None:
+            st.caption(escape_markdown(analysis.publishable_text(comparison.found, scale)))
             with st.expander("Publishable share of every group", key="compare_quality", on_change="rerun") as opened:
                 if opened.open:
                     st.caption("Taking typical errors of groups, and records that are spread evenly.")
-                    table = analysis.publishable_by_group(comparison.found, studio.asked, scale)
+                    table = analysis.publishable_by_group(comparison.found, studio.required_workload, scale)
                     told = "Share of publishable answers, group by group"
                     show.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
         st.subheader("Take one into the studio")
@@ -70,13 +70,13 @@ def ranking(studio: Studio, comparison: Compared | None) -> str:
             _offer(comparison, label, words)
         st.download_button(
             "Report of this comparison (HTML)",
-            lambda: figures.comparison_page(comparison.found, studio.asked, studio.budget),
+            lambda: figures.comparison_page(comparison.found, studio.required_workload, studio.budget),
             "comparison.html",
             "text/html",
             on_click="ignore",
         )
     else:
-        ready(comparison)
+        has_enough_plans(comparison)
     if comparison is not None and len(refused := figures.refusals(comparison.found)):
         st.subheader("Without a result")
         reasons = refused.assign(reason=refused["reason"].map(in_labels))
@@ -84,12 +84,12 @@ def ranking(studio: Studio, comparison: Compared | None) -> str:
     return script.compare(studio, comparison)
 
 
-def budgets(studio: Studio, comparison: Compared | None) -> str:
+def budgets(studio: RequestState, comparison: Compared | None) -> str:
     """Error of every mechanism at other budgets."""
-    if ready(comparison):
-        drawn = figures.budgets_picture(comparison.found, studio.budget, say.said)
+    if has_enough_plans(comparison):
+        drawn = figures.budgets_picture(comparison.found, studio.budget, say.in_words)
         show.picture(drawn, key="budgets", on_select=_pick_dot, selects="points")
-        dot = state.only_here().get(DOT)
+        dot = state.page_state().get(DOT)
         if dot is None or dot[0] != studio.key or title_of(dot[1]) not in drawn.table:
             st.caption("Choose a dot to see what it is, and to take its mechanism and its budget.")
         else:
@@ -101,28 +101,28 @@ def _pick_dot() -> None:
     """Note the dot that was chosen on the lines, and what it was chosen for."""
     if points := st.session_state["chart_budgets"].selection.points:
         _, label, pcost = points[-1]["customdata"]
-        state.only_here()[DOT] = (state.current().key, str(label), float(pcost))
+        state.page_state()[DOT] = (state.current().key, str(label), float(pcost))
 
 
-def _dot(studio: Studio, comparison: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
+def _dot(studio: RequestState, comparison: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
     """What a dot stands for, and a button that takes its mechanism and its budget."""
     title, budget = title_of(label), studio.budget.at(pcost)
     size = dict(zip(drawn.table["pcost"], drawn.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
-    left.markdown(f"**{plain(title)} at {plain(say.said(budget))}:** typical error {texts.format_number(size)} counts")
+    left.markdown(f"**{escape_markdown(title)} at {escape_markdown(say.in_words(budget))}:** typical error {texts.format_number(size)} counts")
     name, options = comparison.choices[label]
     label = f"Use {title} at this budget"
-    clicks.button(plain(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
+    clicks.button(escape_markdown(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
 
 
 def _offer(comparison: Compared, label: str, words: str) -> None:
     left, right = st.columns([9, 5], vertical_alignment="center")
     cls = mechanism_class(comparison.choices[label][0])
     title = title_of(label)
-    left.markdown(f"**{plain(title)}** · {plain(words)}  \n{plain(cls.meaning)}")
+    left.markdown(f"**{escape_markdown(title)}** · {escape_markdown(words)}  \n{escape_markdown(cls.meaning)}")
     taken = label == comparison.present
     clicks.button(
-        plain(f"In use: {title}" if taken else f"Use {title}"),
+        escape_markdown(f"In use: {title}" if taken else f"Use {title}"),
         use,
         *comparison.choices[label],
         key=f"use_{label}",
@@ -132,9 +132,9 @@ def _offer(comparison: Compared, label: str, words: str) -> None:
     )
 
 
-def spreads(studio: Studio, comparison: Compared | None) -> str:
+def spreads(studio: RequestState, comparison: Compared | None) -> str:
     """Distributions of standard errors of chosen mechanisms on one axis."""
-    if not ready(comparison):
+    if not has_enough_plans(comparison):
         return ""
     best = comparison.best
     first = [*best[:SHOWN], *([comparison.present] if comparison.present in best[SHOWN:] else [])]
@@ -145,14 +145,14 @@ def spreads(studio: Studio, comparison: Compared | None) -> str:
         st.info("Choose at least one mechanism to draw.")
         return ""
     picture = figures.spreads_picture({label: comparison.found.spreads[label] for label in chosen})
-    st.markdown(f"**{plain(picture.alt)}**")
+    st.markdown(f"**{escape_markdown(picture.alt)}**")
     show.picture(picture, key="spreads")
     return script.spreads(studio, comparison, chosen)
 
 
-def against(studio: Studio, comparison: Compared | None) -> str:
+def against(studio: RequestState, comparison: Compared | None) -> str:
     """Where the first of two mechanisms loses, and a map of the ratio of their errors."""
-    if not ready(comparison, least=2):
+    if not has_enough_plans(comparison, least=2):
         return ""
     best = comparison.best
     start = best.index(comparison.present) if comparison.present in best else 0
@@ -161,7 +161,7 @@ def against(studio: Studio, comparison: Compared | None) -> str:
     others = [label for label in best if label != one]
     other = right.selectbox("B", others, format_func=title_of, key="pair_b")
     plans = {label: comparison.plan(label) for label in (one, other)}
-    with shown_here():
+    with show_errors():
         lost = analysis.losses(plans[one], plans[other])
         worse, better, worst = st.columns(3)
         worse.metric("Queries less exact under A", f"{lost.worse:.1%}", help="Larger standard error than under B")
@@ -173,7 +173,7 @@ def against(studio: Studio, comparison: Compared | None) -> str:
             help="Largest ratio of the two standard errors",
         )
         how = "Every query was counted." if lost.exact else analysis.SAMPLED
-        st.caption(plain(f"The worst ratio is that of: {lost.query}. {how}"))
+        st.caption(escape_markdown(f"The worst ratio is that of: {lost.query}. {how}"))
         st.subheader("Ratio of standard errors, query by query")
         number = group_choice.choose_group(plans[one], key="pair_group")
         drawn = group_choice.choose_slice(plans[one], number, prefix="pair_")
@@ -185,9 +185,9 @@ def against(studio: Studio, comparison: Compared | None) -> str:
     return script.against(studio, comparison, one, other)
 
 
-def strategies(studio: Studio, comparison: Compared | None) -> str:
+def strategies(studio: RequestState, comparison: Compared | None) -> str:
     """Strategies of two plans side by side: rows and Gram matrix of one piece of each."""
-    if not ready(comparison):
+    if not has_enough_plans(comparison):
         return ""
     columns = st.columns(2, gap="medium")
     chosen = []

@@ -13,15 +13,15 @@ from engine.mechanisms import forecast
 from engine.mechanisms.base import Forecast
 from engine.workload import Group
 from pages.parts.shell import clicks, state
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 
 MEMORY_LIMIT = 4e9  # bytes that planning may take
 PATIENCE = 300.0  # seconds of planning from which on the page says what makes it so dear
 PLACE = "remedy"
 
 
-def too_dear(expected: Forecast) -> bool:
+def is_too_costly(expected: Forecast) -> bool:
     """Whether a forecast is beyond what a person would wait for."""
     return expected.seconds > PATIENCE or expected.memory > MEMORY_LIMIT
 
@@ -46,16 +46,16 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
-def culprits(studio: Studio, *, new: int = 0) -> None:
+def show_costly_groups(studio: RequestState, *, new: int = 0) -> None:
     """Name the groups that make a plan too dear, each with what can be done about it; the last `new` are not added yet.
 
     A press takes the whole state with the group mended, so that new groups are added at once.
     """
-    costly = _dear(studio.question_key, studio)
+    costly = _costly_groups(studio.request_key, studio)
     for group in costly:
-        costly_group = studio.asked.groups[group]
-        first_new = len(studio.asked.groups) - new
-        who = plain(_name(costly_group)) if group >= first_new else f"group {group}: {plain(_name(costly_group))}"
+        costly_group = studio.required_workload.groups[group]
+        first_new = len(studio.required_workload.groups) - new
+        who = escape_markdown(_name(costly_group)) if group >= first_new else f"group {group}: {escape_markdown(_name(costly_group))}"
         st.markdown(f"**What makes it so dear is {who}.**")
         st.caption(
             "A joint family is quick alone; together with other queries on its attributes all their cells have to be "
@@ -66,34 +66,34 @@ def culprits(studio: Studio, *, new: int = 0) -> None:
         alone = new == 1 and group >= first_new  # to leave out what is not there yet is no remedy
         mended = [(label, change) for label, change in _mended(studio, group) if not alone or change.group is not None]
         word = "Add: " if new else ""
-        _buttons([(f"{word}{label}", studio.asking(change.request)) for label, change in mended], f"group_{group}")
+        _buttons([(f"{word}{label}", studio.with_request(change.request)) for label, change in mended], f"group_{group}")
     if costly:
-        show_kept(PLACE)
+        show_deferred_error(PLACE)
 
 
-def _buttons(choices: Sequence[tuple[str, Studio]], name: str) -> None:
+def _buttons(choices: Sequence[tuple[str, RequestState]], name: str) -> None:
     with st.container(horizontal=True):
         for number, (label, changed) in enumerate(choices):
             clicks.button(label, _take, changed, key=f"remedy_{name}_{number}")
 
 
-def _take(changed: Studio) -> None:
-    with kept_for(PLACE):
+def _take(changed: RequestState) -> None:
+    with deferred_errors(PLACE):
         state.commit(changed, redraw=True)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Looking for what makes it so dear")
-def _dear(key: str, _studio: Studio) -> tuple[int, ...]:
+def _costly_groups(key: str, _studio: RequestState) -> tuple[int, ...]:
     return costly_groups(_studio.request, seconds=PATIENCE, memory=MEMORY_LIMIT)
 
 
-def _mended(studio: Studio, group: int) -> list[tuple[str, ChangedRequest]]:
+def _mended(studio: RequestState, group: int) -> list[tuple[str, ChangedRequest]]:
     """The remedies that apply to a group and make it cheaper, each with what planning takes then."""
-    return _mendings(f"{group}|{studio.question_key}", studio, group)
+    return _mendings(f"{group}|{studio.request_key}", studio, group)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)
-def _mendings(key: str, _studio: Studio, _group: int) -> list[tuple[str, ChangedRequest]]:
+def _mendings(key: str, _studio: RequestState, _group: int) -> list[tuple[str, ChangedRequest]]:
     changes = []
     for remedy in REMEDIES:
         try:

@@ -32,7 +32,7 @@ def _large() -> LruCache[Plan]:
 
 
 @cached_on_value
-def size(plan: Plan, shared_with: Plan | None = None) -> int:
+def plan_bytes(plan: Plan, shared_with: Plan | None = None) -> int:
     """Bytes that a plan takes, with what it computes when it is looked at, and without what another plan holds too."""
     _ = plan.totals, plan.largest  # the first look computes them, from the variances that are most of what it holds
     groups = plan.workload.groups
@@ -42,7 +42,7 @@ def size(plan: Plan, shared_with: Plan | None = None) -> int:
     return size_in_bytes([plan, *parts.values(), weights], shared_with, excluded=groups) + TABLES + GROUP * len(groups)
 
 
-def known(key: str) -> Plan | None:
+def cached_plan(key: str) -> Plan | None:
     """The plan of this key, if it is there."""
     entry = _plans().get(key)
     return _large().get(key) if entry is None else entry
@@ -54,9 +54,9 @@ def plan_of_key(key: str, make: Callable[[], Plan], *, like: Plan | None = None)
     What it shares with the plan that it is made from, `like`, is there once, and counted once.
     """
     with _TURNS[hash(key) % len(_TURNS)]:
-        plan = known(key)
+        plan = cached_plan(key)
         if plan is None:
             plan = make()
-            parts = {plan: size(plan)} if like is None else {like: size(like), plan: size(plan, like)}
+            parts = {plan: plan_bytes(plan)} if like is None else {like: plan_bytes(like), plan: plan_bytes(plan, like)}
             (_plans() if sum(parts.values()) <= _plans().limit else _large()).put(key, plan, parts)
         return plan

@@ -18,8 +18,8 @@ from engine.plans import Plan
 from pages.parts.jobs import dear, kept, tasks, watch, work
 from pages.parts.jobs.dear import MEMORY_LIMIT
 from pages.parts.shell import clicks, state
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import escape_markdown, show_errors
 
 AT_ONCE = 1.5  # seconds of forecast up to which a plan is made while the page waits
 FORESEEN = "foreseen"  # the plan that a form asked about last
@@ -27,36 +27,36 @@ PATIENCE = 3.0  # seconds after which a plan that was forecast to be quick goes 
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _forecast(question: str, _studio: Studio) -> Forecast:
-    return _studio.usual.expected or forecast(
-        _studio.asked, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.taken
+def _forecast(question: str, _studio: RequestState) -> Forecast:
+    return _studio.default_options.expected or forecast(
+        _studio.required_workload, _studio.mechanism, memory_limit=MEMORY_LIMIT, **_studio.options_without_defaults
     )
 
 
-def _plan(studio: Studio) -> Plan:
+def _plan(studio: RequestState) -> Plan:
     start_s = time.monotonic()
     return plan(
-        studio.asked,
+        studio.required_workload,
         studio.budget,
         studio.mechanism,
-        **studio.taken,
+        **studio.options_without_defaults,
         memory_limit=MEMORY_LIMIT,
         progress=lambda fraction, text: time.monotonic() - start_s < PATIENCE,
     )
 
 
-def _searched(studio: Studio) -> str:
+def _searched(studio: RequestState) -> str:
     """Key of a plan that a worker searched for this question at any budget of this kind."""
-    return f"searched|{studio.budget.law}|{studio.question_key}"
+    return f"searched|{studio.budget.law}|{studio.request_key}"
 
 
-def plan_of(studio: Studio) -> Plan | None:
+def plan_of(studio: RequestState) -> Plan | None:
     """Draw what there is to say about making the plan, and return it when it is there."""
     if studio.workload is None or not studio.workload.groups:
         st.info("There is nothing to plan yet: choose a schema and add queries on the Workload page.", icon="🧮")
         return None
-    with shown_here():
-        if (quick := at_once(studio)) is not None:
+    with show_errors():
+        if (quick := quick_plan(studio)) is not None:
             return quick
         key = _job(studio)
         if not work.is_there(key):
@@ -67,15 +67,15 @@ def plan_of(studio: Studio) -> Plan | None:
     return None
 
 
-def foreseen(studio: Studio) -> Plan | None:
+def plan_of_form(studio: RequestState) -> Plan | None:
     """The plan of a state that a form only asks about: at once when that is quick, else when the person asks for it."""
-    with shown_here():
-        if (quick := at_once(studio)) is not None:
+    with show_errors():
+        if (quick := quick_plan(studio)) is not None:
             return quick
         key = _job(studio)
         old = st.session_state.get(FORESEEN, key)
         if old not in (key, _job(state.current())):
-            watch.let_go(old)
+            watch.release_job(old)
         st.session_state[FORESEEN] = key
         if work.is_there(key):
             return _waited(studio, "Foretelling how exact they would be", quiet=True)
@@ -84,11 +84,11 @@ def foreseen(studio: Studio) -> Plan | None:
     return None
 
 
-def at_once(studio: Studio) -> Plan | None:
+def quick_plan(studio: RequestState) -> Plan | None:
     """The plan of a state where it is there, or quick to make; one that is not as quick as forecast is started."""
-    if (cached_plan := kept.known(studio.key)) is not None:
+    if (cached_plan := kept.cached_plan(studio.key)) is not None:
         return cached_plan
-    if (searched := kept.known(_searched(studio))) is not None:
+    if (searched := kept.cached_plan(_searched(studio))) is not None:
         return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
     if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
         try:
@@ -98,7 +98,7 @@ def at_once(studio: Studio) -> Plan | None:
     return None
 
 
-def _waited(studio: Studio, label: str, *, quiet: bool) -> Plan | None:
+def _waited(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
     """The plan that a worker makes, once it is there."""
     job_result = watch.job(_job(studio), label=label, quiet=quiet)
     if job_result is None:
@@ -106,39 +106,39 @@ def _waited(studio: Studio, label: str, *, quiet: bool) -> Plan | None:
     return keep(studio, lambda: load_plan(job_result.result))
 
 
-def keep(studio: Studio, make: Callable[[], Plan]) -> Plan:
+def keep(studio: RequestState, make: Callable[[], Plan]) -> Plan:
     """The plan of a state, kept for other budgets as well."""
     plan = kept.plan_of_key(studio.key, make)
     return kept.plan_of_key(_searched(studio), lambda: plan)
 
 
-def _job(studio: Studio) -> str:
+def _job(studio: RequestState) -> str:
     return f"plan|{studio.key}"
 
 
-def _expected(studio: Studio) -> Forecast:
-    return _forecast(studio.question_key, studio)
+def _expected(studio: RequestState) -> Forecast:
+    return _forecast(studio.request_key, studio)
 
 
-def begin(studio: Studio) -> None:
+def begin(studio: RequestState) -> None:
     """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
     expected, key = _expected(studio), _job(studio)
-    if kept.known(_searched(studio)) is None and expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
+    if kept.cached_plan(_searched(studio)) is None and expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
         _start(key, studio)
 
 
-def _offer(key: str, studio: Studio, expected: Forecast) -> None:
+def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
     """Say what planning will take, before it starts, and what makes it long where that can be mended."""
-    st.warning(plain(f"Planning this takes {dear.words(expected)} ({expected.text})."), icon="⏳")
+    st.warning(escape_markdown(f"Planning this takes {dear.words(expected)} ({expected.text})."), icon="⏳")
     too_large = expected.memory > MEMORY_LIMIT
     reason = f"It would pass the limit of {format_number(MEMORY_LIMIT / 1e9)} GB." if too_large else None
-    if dear.too_dear(expected) and studio is state.current():
-        dear.culprits(studio)
+    if dear.is_too_costly(expected) and studio is state.current():
+        dear.show_costly_groups(studio)
     clicks.button("Plan it now", _start, key, studio, key="plan_now", type="primary", disabled=too_large, help=reason)
     if reason:
         st.caption(f"Planning has to wait: {reason}")
 
 
-def _start(key: str, studio: Studio) -> None:
+def _start(key: str, studio: RequestState) -> None:
     budget = studio.budget.to_dict()
-    watch.start(key, tasks.make_plan, studio.asked.to_json(), budget, studio.mechanism, dict(studio.taken))
+    watch.start(key, tasks.make_plan, studio.required_workload.to_json(), budget, studio.mechanism, dict(studio.options_without_defaults))

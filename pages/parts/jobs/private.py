@@ -46,7 +46,7 @@ def new_file(kind: str, suffix: str = "") -> Path:
     return Path(path)
 
 
-def reached(job: str) -> Path:
+def checkpoint_folder(job: str) -> Path:
     """The folder of what a job has reached, which stays when the job is stopped; those of the latest few are there."""
     places = folder() / "reached"
     places.mkdir(exist_ok=True)

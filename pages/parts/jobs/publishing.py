@@ -38,7 +38,7 @@ def publish_tables(
     """Publish tables with their errors, write the files, and return what a page shows of them.
 
     `source` is a ledger and a key, or the plan and the file of a rehearsal.  `records` contains whether to draw
-    synthetic records, and their number; without a number it is the total of the tables.  The folder `reached` holds
+    synthetic records, and their number; without a number it is the total of the tables.  The folder `checkpoint_folder` holds
     the checkpoint of an interrupted call and is removed at the end.
     """
     measurement, quality_rule = _measurement(source), QualityRule(**rule)

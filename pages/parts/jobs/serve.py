@@ -80,7 +80,7 @@ def allocator(name: str, *args: int) -> bool:
         return False
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Collect what nobody can reach any more, and give its memory back to the machine."""
     gc.collect()
     pa.default_memory_pool().release_unused()  # tables that are drawn come from an allocator of its own
@@ -102,5 +102,5 @@ async def _end_sessions() -> None:
             session.session.shutdown()  # its uploads are held until then, and the collector of garbage may never come
         now = len(manager.list_sessions())
         if now < before:
-            give_back()
+            release_memory()
         before = now

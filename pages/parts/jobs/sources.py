@@ -16,12 +16,12 @@ SHEET = "sheet:"  # before the quoted name of a sheet, a colon, and the path of 
 
 
 def sheet_of(path: object, sheet: str) -> str:
-    """Return the text by which `opened` reads one sheet of a workbook."""
+    """Return the text by which `remember_ledger` reads one sheet of a workbook."""
     return f"{SHEET}{quote(sheet, safe='')}:{path}"
 
 
 @contextmanager
-def opened(data: str) -> Iterator[Any]:
+def open_source(data: str) -> Iterator[Any]:
     """The path of a file, alone or with its encoding or sheet, and the named table while it is counted.
 
     Whoever ends this process ends what the database does for it, too, as Ctrl-C does: by itself it would go on.

@@ -23,7 +23,7 @@ from engine.release import Intake, load_measurement, measure
 from engine.release.ingest import ColumnFit, check_records, records_fit
 from engine.release.measure import compare_records, load_rehearsal, save_rehearsal
 from engine.workload import Workload
-from pages.parts.jobs.sources import opened
+from pages.parts.jobs.sources import open_source
 
 Progress = Callable[[float, str], bool]
 AGAIN = "Release once more with new noise (spends again)"
@@ -113,7 +113,7 @@ def release(
     seen: list[Intake] = []
     options = {"dataset": dataset, "ledger": ledger, "attempt": attempt, **columns}
     try:
-        with opened(data) as records:
+        with open_source(data) as records:
             measurement = measure(load_plan(plan_text), records, progress=progress, intake=seen.append, **options)
     except OtherRecords as error:
         raise OtherRecords(error.fact, OTHER_RECORDS) from None
@@ -126,7 +126,7 @@ def check(
     """Return how records fit a plan and its schema, for the curator's eyes only; spends nothing."""
     book, loaded = Ledger(ledger), load_plan(plan_text)
     first, then = (lambda f, text: progress(0.4 * f, text)), (lambda f, text: progress(0.4 + 0.6 * f, text))
-    with opened(data) as records:
+    with open_source(data) as records:
         fits = records_fit(loaded.schema, records, progress=first)
         has_same_records = check_records(loaded, records, dataset=dataset, ledger=book, **columns, progress=then)
     return _rows(has_same_records) | {"columns": [_fit(one) for one in fits]}
@@ -135,7 +135,7 @@ def check(
 def same_records(ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress) -> str:
     """Return why a stored release was not measured on these records; empty if it was.  Spends nothing."""
     try:
-        with opened(data) as records:
+        with open_source(data) as records:
             compare_records(ledger, key, records, **columns, progress=progress)
     except OtherRecords as error:
         return error.fact
@@ -145,7 +145,7 @@ def same_records(ledger: str, key: str, data: str, columns: Mapping[str, Any], *
 def same_look(ledger: str, key: str, data: str, columns: Mapping[str, Any], *, progress: Progress) -> str:
     """Return why a stored look has other records than these; empty if it has the same.  Spends nothing."""
     try:
-        with opened(data) as records:
+        with open_source(data) as records:
             stepwise.compare_records(ledger, key, records, **columns, progress=progress)
     except OtherRecords as error:
         return error.fact
@@ -212,7 +212,7 @@ def look(
     shared, book = CommonPlan.from_json(common), Ledger(ledger)
     is_paid = book.find(stepwise.look_key(shared, dataset=dataset, attempt=attempt)) is not None
     options = {"dataset": dataset, "ledger": book, "attempt": attempt, **columns}
-    with opened(data) as records:
+    with open_source(data) as records:
         measurement = stepwise.look(shared, records, progress=progress, intake=seen.append, **options)
     if not is_paid:
         book.note(dataset=dataset, kind="rule", text=json.dumps(dict(rule), sort_keys=True), key=measurement.key)
@@ -225,7 +225,7 @@ def finish(
     """Measure what is left of the option that was chosen for a look; return the key and what happened to the rows."""
     seen: list[Intake] = []
     options = {"attempt": attempt, "on_changed": on_changed, **columns}
-    with opened(data) as records:
+    with open_source(data) as records:
         measurement = stepwise.finish(ledger, key, records, progress=progress, intake=seen.append, **options)
     return {"key": measurement.key, "rows": _rows(seen[0]) if seen else None}
 

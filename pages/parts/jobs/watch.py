@@ -12,7 +12,7 @@ import streamlit as st
 from pages.parts.jobs import work
 from pages.parts.jobs.status import Status
 from pages.parts.shell import clicks, state
-from pages.parts.shell.words import in_labels, plain, trouble
+from pages.parts.shell.words import in_labels, escape_markdown, show_error
 
 ROWS = "rows_read"
 
@@ -28,24 +28,24 @@ def start(key: str, function: Callable[..., Any], *arguments: Any, **options: An
     work.start(key, function, *arguments, holder=_holder(), **options)
 
 
-def let_go(key: str) -> None:
+def release_job(key: str) -> None:
     """Say that this session has no more use for a job."""
-    work.let_go(key, _holder())
+    work.release_job(key, _holder())
 
 
-def mine(key: str) -> None:
+def claim(key: str) -> None:
     """Note that this session asked for a job that reads records; what happened to the rows is told nobody else."""
-    state.only_here()[ROWS] = (key, None)
+    state.page_state()[ROWS] = (key, None)
 
 
 def rows_read(key: str) -> None:
     """Say what happened to the rows that a job of this session read; the job forgets it, and so does the next page."""
-    cached_rows = state.only_here().get(ROWS)
+    cached_rows = state.page_state().get(ROWS)
     if cached_rows is None or cached_rows[0] != key:
         return
     job_state = work.find(key)
     if job_state is not None and job_state.done:
-        cached_rows = state.only_here()[ROWS] = (key, job_state.result["rows"])
+        cached_rows = state.page_state()[ROWS] = (key, job_state.result["rows"])
         work.forget(key)
     if cached_rows[1] is not None:
         show_rows(cached_rows[1])
@@ -54,12 +54,12 @@ def rows_read(key: str) -> None:
 def show_rows(rows: Mapping[str, Any]) -> None:
     """What happened to the rows, and what the curator must know of them."""
     st.caption(
-        plain(f"{rows['text']} These exact numbers are private: for you, in this session only, and in no release.")
+        escape_markdown(f"{rows['text']} These exact numbers are private: for you, in this session only, and in no release.")
     )
     for column, reasons in rows["reasons"].items():
-        st.caption(plain(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())))
+        st.caption(escape_markdown(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())))
     for text in rows["warnings"]:
-        st.warning(plain(in_labels(text)))
+        st.warning(escape_markdown(in_labels(text)))
 
 
 def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
@@ -81,11 +81,11 @@ def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> S
     if job_state.done:
         return job_state
     if quiet:
-        st.caption(plain(in_labels(f"{label}: {job_state.error}")))
+        st.caption(escape_markdown(in_labels(f"{label}: {job_state.error}")))
     elif job_state.state == "cancelled":
-        st.warning(plain(f"{label}: cancelled. {job_state.error}"))
+        st.warning(escape_markdown(f"{label}: cancelled. {job_state.error}"))
     else:
-        trouble(f"{label}: {job_state.error}")
+        show_error(f"{label}: {job_state.error}")
     return None
 
 
@@ -94,7 +94,7 @@ def _line(key: str, label: str) -> None:
     job_state = work.find(key)
     if job_state is None or not job_state.running:
         st.rerun()
-    st.caption(plain(f"{label} ({job_state.seconds:.0f} s)"))
+    st.caption(escape_markdown(f"{label} ({job_state.seconds:.0f} s)"))
 
 
 @st.fragment(run_every=0.4)
@@ -106,7 +106,7 @@ def _bar(key: str, label: str, shown: float | None) -> None:
     ahead = work.before(key)
     message = f"waits for a worker, {ahead} before it" if job_state.state == "waiting" else job_state.text
     words = f"{label}: {message} ({job_state.seconds:.0f} s)"
-    left.progress(min(max(job_state.fraction, 0.0), 1.0), text=plain(words))
+    left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(words))
     clicks.button(
         "Cancel", work.cancel, key, key=f"cancel_{sha256(key.encode()).hexdigest()[:16]}", place=right, width="stretch"
     )

@@ -146,7 +146,7 @@ def hold(key: str, holder: str) -> None:
             _JOBS[key].abandoned = False
 
 
-def let_go(key: str, holder: str) -> None:
+def release_job(key: str, holder: str) -> None:
     """Stop and forget the job of this key, unless somebody else holds it."""
     with _LOCK:
         job = _JOBS.get(key)
@@ -164,7 +164,7 @@ def leave(holder: str) -> None:
 
     def left() -> None:
         for key in list(_JOBS):
-            let_go(key, holder)
+            release_job(key, holder)
 
     timer = threading.Timer(GRACE, left)
     timer.daemon = True

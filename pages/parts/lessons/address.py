@@ -20,7 +20,7 @@ CHOSEN = "learn_chosen"  # name of the lesson -> name in the address -> what is 
 
 def follow(tabs: Sequence[str], names: Sequence[str]) -> None:
     """Take lesson and choices from the address when it is new to the page; what it does not say stays."""
-    cache, context = state.only_here(), get_script_run_ctx()
+    cache, context = state.page_state(), get_script_run_ctx()
     back = context is not None and context.is_history_navigation
     cache["said"] = None
     if "entered" in cache and not back:
@@ -60,7 +60,7 @@ def dial(
     or ``always``.  What was chosen is there again after another lesson or page was looked at.
     """
     key, chosen, many = f"{of}_{name}", _chosen(of), isinstance(default, list)
-    said = state.only_here().get("said")
+    said = state.page_state().get("said")
     if said is not None and said[0] == of:
         st.session_state[key] = _read(said[1].get(name), options, default)
     elif key not in st.session_state or (not many and st.session_state[key] not in options):

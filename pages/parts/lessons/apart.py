@@ -10,10 +10,10 @@ from engine.lessons import decompose_query, overlaps
 from engine.mechanisms import plan
 from engine.workload import Attribute, Schema, Workload, subsets
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.lessons.own import own_workload
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.lessons.own import user_workload
 from pages.parts.lessons.smashed import CITIES, REPLIES
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 NAME = "apart"
 STEPS = (
@@ -24,7 +24,7 @@ STEPS = (
 )
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw the cosines between all cells of all tables, and what the pieces cost."""
     left, right = st.columns(2)
     down = dial(left.select_slider, "Replies", (2, 3, 4), of=NAME, name="rows", default=2)
@@ -34,14 +34,14 @@ def picture(step: int) -> Shown:
     for space in subsets(schema.names):
         workload = workload.add(space, "marginal")
     split = step > 0
-    shown = [drawn(lessons.overlap_picture(overlaps(schema, split=split)), "overlaps", plain=False)]
+    shown = [show_picture(lessons.overlap_picture(overlaps(schema, split=split)), "overlaps", plain=False)]
     if step > 1:
         query = [[int(c >= 1 and (r == 0 or c == across - 1)) for c in range(across)] for r in range(down)]
-        shown.append(drawn(lessons.cost_picture(decompose_query(schema, query)), "costs"))
-    studio = Studio(workload=workload, options=EVENLY)
+        shown.append(show_picture(lessons.cost_picture(decompose_query(schema, query)), "costs"))
+    studio = RequestState(workload=workload, options=EVENLY)
     if step > 2:
-        studio = Studio(workload=own_workload(NAME) or workload, options=EVENLY)
-        shown.append(drawn(budget_picture(plan(studio.asked, studio.budget)), "shares"))
+        studio = RequestState(workload=user_workload(NAME) or workload, options=EVENLY)
+        shown.append(show_picture(budget_picture(plan(studio.required_workload, studio.budget)), "shares"))
     script = lines(
         f"""
 found = overlaps(schema, split={split!r})
@@ -51,7 +51,7 @@ print(made.by_space())"""
         else "print(made.by_space())",
         **({"engine__lessons": "overlaps"} if studio.workload is workload else {}),
     )
-    return Shown(studio=studio, script=script, pictures=tuple(shown))
+    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:
@@ -90,7 +90,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "Why may each residual space be optimised on its own?",
             (
                 "Because the spaces have few queries.",
@@ -105,13 +105,13 @@ LESSON = Lesson(
                 "Combining two spaces makes neither more exact, and the variances of the pieces add up.",
             ),
         ),
-        asked(
+        question(
             "You publish the table by reply and the table by city, each measured alone. What is paid for twice?",
             ("✓ The total.", "Both tables tell it. It is the only residual space that they share."),
             ("Nothing.", "Adding up either table gives the number of all records, so that it is told twice."),
             ("Every cell.", "A count by reply says nothing of a city beyond the total."),
         ),
-        asked(
+        question(
             "How many residual spaces do all tables of three attributes have together?",
             ("3.", "Those are the attributes alone. Pairs, the triple and the total have spaces of their own."),
             ("6.", "Count the sets of attributes, with the empty one and the full one."),

@@ -12,10 +12,10 @@ from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.lessons.own import own_cost
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.lessons.own import user_workload_cost
 from pages.parts.shell import state
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
@@ -28,7 +28,7 @@ STEPS = (
 )
 
 
-def heard(count: int, budget: Budget) -> Array:
+def noisy_answers(count: int, budget: Budget) -> Array:
     """The noisy answers on screen, shape (count,); other questions or another budget draw new ones."""
     cached: tuple[int, Budget, Array] | None = st.session_state.get(HEARD)
     if cached is None or cached[:2] != (count, budget):
@@ -41,19 +41,19 @@ def publish_again() -> None:
     st.session_state.pop(HEARD, None)
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw what an attacker makes of exact answers, then of noisy ones."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
     count = dial(left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4)
     budget = state.current().budget
     if step:
         label = "Privacy cost (pcost) of all answers"
-        budget = Budget(pcost=own_cost(middle.select_slider, COSTS, of=NAME, label=label))
+        budget = Budget(pcost=user_workload_cost(middle.select_slider, COSTS, of=NAME, label=label))
         right.button("Draw again", key="publish_again", on_click=publish_again, width="stretch")
     else:
         budget = Budget(pcost=budget.pcost)
-    attack = reconstruct_replies(heard(count, budget) if step else published_answers(count))
-    shown = drawn(lessons.attack_picture(attack), "attack")
+    attack = reconstruct_replies(noisy_answers(count, budget) if step else published_answers(count))
+    shown = show_picture(lessons.attack_picture(attack), "attack")
     words_of_answers = ", ".join(format_number(float(answer)) for answer in attack.answers)
     st.markdown(f"Published: {words_of_answers}. The attacker has **{attack.right} of {PERSONS}** right.")
     if step:
@@ -71,7 +71,7 @@ def picture(step: int) -> Shown:
         engine="Budget",
         engine__lessons="answers_given reconstruct_replies",
     )
-    return Shown(studio=Studio(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
+    return LessonPicture(studio=RequestState(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:
@@ -110,7 +110,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "Why does the attack succeed with 16 exact answers about 16 persons?",
             ("Because each answer is about one person.", "Each is about eight persons or all. The equations do it."),
             (
@@ -122,7 +122,7 @@ LESSON = Lesson(
                 "There is no chance in it: exact answers are attacked the same always.",
             ),
         ),
-        asked(
+        question(
             "More noisy answers are published at the same budget. What happens to the limit on guessing one reply?",
             ("It rises: the attacker has more equations.", "Each of them is noisier, just enough to make up for it."),
             (
@@ -131,7 +131,7 @@ LESSON = Lesson(
             ),
             ("It falls.", "All answers together tell as much of one person as the budget allows, few or many."),
         ),
-        asked(
+        question(
             "Would it help to leave out all names and to publish only groups of eight?",
             (
                 "✓ No: the attack uses neither names nor small groups.",

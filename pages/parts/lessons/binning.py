@@ -11,9 +11,9 @@ from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.lessons.own import own_cost
-from pages.parts.shell.state import Studio
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.lessons.own import user_workload_cost
+from pages.parts.shell.state import RequestState
 
 NAME = "binning"
 COSTS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -24,16 +24,16 @@ STEPS = (
 )
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw what clipping at zero does to cells and to sums, and what wider cells change."""
     left, right = st.columns(2)
-    pcost = own_cost(left.select_slider, COSTS, of=NAME)
+    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME)
     width = 1
     if step > 1:
         width = dial(right.select_slider, "Cells put together", WIDTHS, of=NAME, name="width", default=2)
     budget = Budget(pcost=pcost)
     example = clipping_example(binned(width), 1 / budget.mu)
-    shown = drawn(lessons.clipping_picture(example, width), "clipped")
+    shown = show_picture(lessons.clipping_picture(example, width), "clipped")
     if step:
         one, two, three = st.columns(3)
         one.metric("Sum, on average too large by", f"{example.bias:,.1f} counts", help="With negative counts put up to 0")
@@ -53,8 +53,8 @@ print(found.means.round(2))""",
         engine__lessons="binned clipped",
     )
     schema = Schema([Attribute.of_size("income", cells)])
-    studio = Studio(workload=Workload(schema).add(["income"], "marginal"), budget=budget, options=EVENLY)
-    return Shown(studio=studio, script=script, pictures=(shown,))
+    studio = RequestState(workload=Workload(schema).add(["income"], "marginal"), budget=budget, options=EVENLY)
+    return LessonPicture(studio=studio, script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:
@@ -96,19 +96,19 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "A cell is empty and the noise has a standard error of 10. What is published on average after clipping?",
             ("0, the truth.", "That is the average before clipping. Afterwards nothing is negative any more."),
             ("✓ About 4.", "0.4 times the standard error: half of the time 0, else a positive error."),
             ("10.", "That is the size of the noise. Half of the errors have become 0."),
         ),
-        asked(
+        question(
             "A thousand empty cells are clipped at a standard error of 1. What is their published sum, about?",
             ("0.", "Without clipping errors cancel. After it none of them is negative."),
             ("32.", "That is the standard error of the sum without clipping, the root of a thousand."),
             ("✓ 400.", "Each cell gives 0.4 on average, and bias adds up without cancelling."),
         ),
-        asked(
+        question(
             "Does putting negative counts up to zero weaken the protection of persons?",
             (
                 "✓ No: it uses only what was published anyway.",

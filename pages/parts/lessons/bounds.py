@@ -9,8 +9,8 @@ from engine.lessons import contest
 from engine.lessons.examples import FAMILIES, SIZES
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.shell.state import Studio
+from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.shell.state import RequestState
 
 NAME = "bounds"
 SHARES = tuple(range(0, 101, 10))
@@ -26,7 +26,7 @@ STEPS = (
 )
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw all strategies and the bound that the chosen weights prove."""
     one, two, three = st.columns([2, 1, 2])
     names = tuple(FAMILIES)
@@ -47,10 +47,10 @@ def picture(step: int) -> Shown:
     bounds = {"singular value bound": result.bound(0.0)}
     if share:
         bounds[f"bound with the weights at {share}%"] = result.bound(share / 100)
-    shown = drawn(lessons.contest_picture(result, bounds), "bounds")
+    shown = show_picture(lessons.contest_picture(result, bounds), "bounds")
     st.markdown(lessons.proof_text(result, share / 100))
     schema = Schema([Attribute.of_size("age", cells)])
-    studio = Studio(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
+    studio = RequestState(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
     script = lines(
         f"""
 found = contest({name!r}, {cells})
@@ -58,7 +58,7 @@ print(found.bound(0.0), found.bound({share / 100!r}), found.bound())
 print(found.tried[-1].rmse, made.rmse)""",
         engine__lessons="contest",
     )
-    return Shown(studio=studio, script=script, pictures=(shown,))
+    return LessonPicture(studio=studio, script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:
@@ -98,7 +98,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "A strategy is 1% above the singular value bound. What follows?",
             (
                 "A strategy that is 1% better exists.",
@@ -110,13 +110,13 @@ LESSON = Lesson(
             ),
             ("The strategy is optimal.", "Only when strategy and bound meet. For ranges on a circle they do."),
         ),
-        asked(
+        question(
             "Two choices of weights prove bounds of 1.20 and 1.25 for the same queries. Which one is true?",
             ("Only the larger one.", "Both are proved. The larger one says more."),
             ("✓ Both.", "Nothing is below 1.25, so that nothing is below 1.20 either. The larger one is the better."),
             ("The average of both.", "It is true as well, but only because it is below the larger one."),
         ),
-        asked(
+        question(
             "For which queries are equal weights already the best ones?",
             (
                 "✓ For ranges on a circle.",

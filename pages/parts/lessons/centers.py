@@ -10,10 +10,10 @@ from engine.lessons.examples import CELLS, NAMES, QUERY_KINDS, CentersExample, p
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.lessons.own import own_workload
+from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.lessons.own import user_workload
 from pages.parts.shell import code, state
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 NAME = "centers"
 MEANINGS = {"prefix": "everything up to a cell", "range": "every range"}
@@ -24,20 +24,20 @@ STEPS = (
 )
 
 
-def own_plans(workload: Workload, budget: Budget) -> CentersExample:
+def user_plans(workload: Workload, budget: Budget) -> CentersExample:
     """Both plans of the own workload and its bound, made once."""
-    key = (state.current().question_key, budget)
-    cached = state.only_here().get("centered")
+    key = (state.current().request_key, budget)
+    cached = state.page_state().get("centered")
     if cached is None or cached[0] != key:
         with st.spinner("Planning your own workload twice and looking for a bound"):
-            cached = state.only_here()["centered"] = (key, centers_example(workload, budget))
+            cached = state.page_state()["centered"] = (key, centers_example(workload, budget))
     example: CentersExample = cached[1]
     return example
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw both splits over the bound, and a tuned center."""
-    mine = own_workload(NAME)
+    mine = user_workload(NAME)
     if mine is None:
         left, right = st.columns(2)
         name = dial(left.radio, "Queries on all pairs", QUERY_KINDS, of=NAME, name="queries", default="prefix",
@@ -49,18 +49,18 @@ def picture(step: int) -> Shown:
         attributes: tuple[str, ...] = NAMES
     else:
         workload, budget = mine, Budget(pcost=state.current().budget.pcost)
-        example = own_plans(workload, budget)
+        example = user_plans(workload, budget)
         script = f"found = centered(workload, {code.budget_text(budget)})"
         attributes = mine.schema.names
-    shown = [drawn(lessons.centers_example_picture(example), "centered")]
+    shown = [show_picture(lessons.centers_example_picture(example), "centered")]
     if step > 0:
         chosen = dial(st.selectbox, "Attribute", attributes, of=NAME, name="attribute", default=attributes[0])
-        shown.append(drawn(lessons.centers_picture(example, chosen), "center"))
+        shown.append(show_picture(lessons.centers_picture(example, chosen), "center"))
     if step > 1:
         st.markdown(lessons.left_text(example))
     called = script.split("= ")[1].split("(")[0]
-    studio = Studio(workload=workload, budget=budget, options={"centers": "tuned"})
-    return Shown(
+    studio = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
+    return LessonPicture(
         studio=studio,
         script=lines(f"{script}\nprint(found.won, found.left, found.bound)", engine__lessons=called),
         pictures=tuple(shown),
@@ -102,13 +102,13 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "A plan is 0.2% above the bound for all mechanisms. What can be said about the optimum?",
             ("It is the plan.", "Only if plan and bound met."),
             ("It is the bound.", "A bound is what cannot be passed, not what can be reached."),
             ("✓ It lies between both.", "The bound is proved and the plan can be run; the optimum is not above it."),
         ),
-        asked(
+        question(
             "Why do tuned centers not change that answers are right on average?",
             (
                 "✓ The pieces still add up to the query, exactly.",
@@ -117,7 +117,7 @@ LESSON = Lesson(
             ("Because the change is small.", "Bias would be wrong however small. There is none."),
             ("Because the noise is larger.", "It is smaller on the whole, and noise has nothing to do with bias."),
         ),
-        asked(
+        question(
             "For which tables are equal centers the best ones already?",
             ("For everything up to a cell.", "There the ends play another part than the middle: look at the picture."),
             (

@@ -10,8 +10,8 @@ from engine.lessons.examples import yes_or_no
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.shell.state import Studio
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.shell.state import RequestState
 
 NAME = "coarse"
 FINE = ("all pairs", "the whole table")
@@ -21,7 +21,7 @@ STEPS = (
 )
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw the cost of looking first and deciding then."""
     left, right = st.columns(2)
     sizes = (2, 3, 4, 5, 6, 7)
@@ -30,7 +30,7 @@ def picture(step: int) -> Shown:
     ways = 2 if fine == FINE[0] else questions
     budget = Budget(pcost=1.0)
     analyses = two_analyses(questions, fine_ways=ways, budget=budget)
-    shown = drawn(lessons.spends_picture(analyses), "spends")
+    shown = show_picture(lessons.spends_picture(analyses), "spends")
     if step > 0:
         one, two = st.columns(2)
         one.metric(
@@ -39,7 +39,7 @@ def picture(step: int) -> Shown:
             help="pcost of a separate look as exact as the shared one, as a share of the pcost of the fine analysis",
         )
         two.metric("Numbers in the shared look", f"{analyses.shared.common.rank:,}", help="Independent noisy numbers")
-    workload = Workload.all_ways(yes_or_no(questions), (ways,)) if ways <= 3 else _whole(questions)
+    workload = Workload.all_ways(yes_or_no(questions), (ways,)) if ways <= 3 else _workload(questions)
     script = lines(
         f"""
 found = two_analyses({questions}, fine_ways={ways}, budget=Budget(pcost={budget.pcost!r}))
@@ -48,10 +48,10 @@ print(found.spends())""",
         engine="Budget",
         engine__lessons="two_analyses",
     )
-    return Shown(studio=Studio(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
+    return LessonPicture(studio=RequestState(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
 
 
-def _whole(questions: int) -> Workload:
+def _workload(questions: int) -> Workload:
     schema = yes_or_no(questions)
     return Workload(schema).add(schema.names, "marginal")
 
@@ -91,7 +91,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "You ran the shared look and then chose the fine analysis. What did you spend in all?",
             (
                 "The look and the whole fine analysis.",
@@ -100,7 +100,7 @@ LESSON = Lesson(
             ("Nothing but the look.", "The rest of the fine analysis reads the records again."),
             ("✓ Exactly the cost of the fine analysis.", "Look and rest add up to it, and they say exactly as much."),
         ),
-        asked(
+        question(
             "When must the rule be fixed that decides between coarse and fine?",
             (
                 "✓ Before the look.",
@@ -109,7 +109,7 @@ LESSON = Lesson(
             ("After the look.", "Then the decision follows the noise that one has seen."),
             ("It does not matter.", "For privacy it does not, as the look is paid for. For honest statistics it does."),
         ),
-        asked(
+        question(
             "The whole table takes the place of all pairs as the fine analysis, with seven questions. What is saved?",
             ("More.", "Compare both on seven questions: a table of 128 cells says little about each question."),
             (

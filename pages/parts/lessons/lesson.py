@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from engine.figures import Picture
 from pages.parts.shell import code, show
 from pages.parts.shell.code import Script
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 EVENLY = {"centers": "uniform"}  # options of a lesson about the split of the paper
 
@@ -48,10 +48,10 @@ class Formula:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class LessonPicture:
     """What the picture of a lesson shows now: the request that it belongs to, Python lines for the same, pictures."""
 
-    studio: Studio
+    studio: RequestState
     script: Script
     pictures: tuple[Picture, ...] = ()
 
@@ -85,7 +85,7 @@ class Lesson:
     title: str
     words: str
     steps: tuple[str, ...]
-    picture: Callable[[int], Shown]
+    picture: Callable[[int], LessonPicture]
     formulas: tuple[Formula, ...]
     questions: tuple[Question, ...]
     expected: Callable[[], Mapping[str, str]]
@@ -93,7 +93,7 @@ class Lesson:
     discussion: tuple[str, ...]
 
 
-def asked(text: str, *choices: tuple[str, str]) -> Question:
+def question(text: str, *choices: tuple[str, str]) -> Question:
     """A question with its choices as pairs of answer and feedback; the right answer begins with a tick."""
     parsed_choices = (Choice(text=t.removeprefix("✓ "), feedback=f, right=t.startswith("✓ ")) for t, f in choices)
     return Question(text=text, choices=tuple(parsed_choices))
@@ -105,7 +105,7 @@ def lines(text: str, **imports: str) -> Script:
     return Script(imports=frozenset(pairs), lines=tuple(text.strip("\n").split("\n")))
 
 
-def drawn(picture: Picture, key: str, *, plain: bool = True) -> Picture:
+def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
     """Draw a picture and return it; ``plain`` ones have no toolbar."""
     show.picture(picture, key=key, config=show.EXPORT if plain else None)
     return picture

@@ -11,9 +11,9 @@ from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
 from pages.parts.shell import state
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 NAME = "rows"
 COSTS = (0.001, 0.01, 0.1, 1.0, 10.0)
@@ -23,7 +23,7 @@ STEPS = (
 )
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw what noise for one row tells about a person with many, and what a cap costs."""
     left, middle = st.columns(2)
     mine = state.current().schema
@@ -34,14 +34,14 @@ def picture(step: int) -> Shown:
     pcost = dial(middle.select_slider, "Privacy cost (pcost)", COSTS, of=NAME, name="pcost", default=0.01)
     budget = Budget(pcost=pcost)
     person = of_a_person(budget, rows)
-    shown = [drawn(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
+    shown = [show_picture(lessons.neighbours_picture(neighbours(budget, rows=rows)), "person")]
     st.markdown(
         f"A budget of pcost {pcost:g} for **each row** is one of **{person.pcost:g} for a person with {rows}**: "
         f"whether that person is in can be guessed up to **{lessons.guess_text(neighbours(person))}** of the time, "
         f"one row {lessons.guess_text(neighbours(budget))}."
     )
     if step:
-        shown.append(drawn(lessons.caps_picture(budget, rows), "caps"))
+        shown.append(show_picture(lessons.caps_picture(budget, rows), "caps"))
         chosen = caps_table(budget).iloc[rows - 1]
         st.markdown(
             f"With a cap of {rows}, **{chosen['rows lost']:,.0f} of {rows_in_all():,} rows** are lost and the noise "
@@ -59,8 +59,8 @@ print(made.rmse)  # that of the same workload at the same budget, for {rows} row
         engine__lessons="best_cap caps_table of_a_person",
     )
     budget_value = Budget(pcost=pcost, rows_per_person=rows)
-    studio = Studio(workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=EVENLY)
-    return Shown(studio=studio, script=script, pictures=tuple(shown))
+    studio = RequestState(workload=Workload(schema).add(["month"], "marginal"), budget=budget_value, options=EVENLY)
+    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:
@@ -99,19 +99,19 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "A budget of pcost 0.01 is kept for every row. What does a patient with 20 rows get?",
             ("0.01, like everybody.", "That holds for each row. All 20 of them move the counts together."),
             ("0.2.", "mu would be 20 times as large. pcost is the square of mu."),
             ("✓ 4.", "20 squared times 0.01: the twenty rows shift a count by 20, and pcost is the square."),
         ),
-        asked(
+        question(
             "A cap is doubled at the same promise to a person. What happens to the standard error?",
             ("✓ It doubles.", "The noise must hide twice as many rows of one person."),
             ("It stays.", "The promise to a person stays, so that the noise has to grow with the rows to be hidden."),
             ("It becomes four times as large.", "The variance does. The standard error is its root."),
         ),
-        asked(
+        question(
             "Why not choose the cap after a look at how many rows patients have?",
             ("It would be too much work.", "It would be easy, which is the danger."),
             (

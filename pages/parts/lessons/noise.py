@@ -10,9 +10,9 @@ from engine._format import format_number
 from engine.lessons import INVENTED, budget_table, draw_releases, neighbours
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.lessons.own import own_cost
-from pages.parts.shell.state import Studio
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.lessons.own import user_workload_cost
+from pages.parts.shell.state import RequestState
 
 NAME = "noise"
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -38,17 +38,17 @@ def draw_again() -> None:
     st.session_state.pop(DRAWN, None)
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw hypothetical outcomes, the budget in words, and what a release tells about one person."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    pcost = own_cost(left.select_slider, COSTS, of=NAME)
+    pcost = user_workload_cost(left.select_slider, COSTS, of=NAME)
     budget = Budget(pcost=pcost)
     right.button("Draw again", key="draw_again", on_click=draw_again, width="stretch")
     st.markdown(f"Every count gets noise with a standard error of **{format_number(1 / budget.mu)} counts**.")
     counts = list(INVENTED.values())
-    shown = [drawn(lessons.outcomes_picture(list(INVENTED), counts, drawn_for(budget)), "outcomes", plain=False)]
+    shown = [show_picture(lessons.outcomes_picture(list(INVENTED), counts, drawn_for(budget)), "outcomes", plain=False)]
     if step > 0:
-        shown.append(drawn(lessons.neighbours_picture(neighbours(budget)), "neighbours", plain=False))
+        shown.append(show_picture(lessons.neighbours_picture(neighbours(budget)), "neighbours", plain=False))
     if step > 1:
         st.markdown("**The same budget in every unit**")
         st.table(budget_table(budget), hide_index=True, alt="The budget in every unit, in words")
@@ -62,8 +62,8 @@ print(meanings(budget))""",
         engine="Budget",
         engine__lessons="INVENTED meanings neighbours outcomes",
     )
-    studio = Studio(workload=Workload(schema).add(["age"], "marginal"), budget=budget, options=EVENLY)
-    return Shown(studio=studio, script=script, pictures=tuple(shown))
+    studio = RequestState(workload=Workload(schema).add(["age"], "marginal"), budget=budget, options=EVENLY)
+    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:
@@ -99,7 +99,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "You want half the standard error. What happens to the privacy cost?",
             (
                 "It doubles.",
@@ -111,7 +111,7 @@ LESSON = Lesson(
                 "Each draw is chance, but how wide the draws spread is what the budget pays for.",
             ),
         ),
-        asked(
+        question(
             "Two groups have 88 and 12 records. Which of their counts gets more noise?",
             ("The larger one.", "Noise hides one person, and one person moves both counts equally far."),
             (
@@ -120,7 +120,7 @@ LESSON = Lesson(
             ),
             ("The smaller one.", "It only looks so, because the same noise is a larger share of a small count."),
         ),
-        asked(
+        question(
             "Two releases of the same records have pcost 1 each. What have they cost together?",
             (
                 "Still 1: it is the same question.",

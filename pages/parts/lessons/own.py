@@ -16,7 +16,7 @@ EXAMPLE, MINE = "The example", "My own workload"
 AT_ONCE, ATTRIBUTES = 4.0, 10  # seconds that tuning may take by forecast, and a schema for short bounds
 
 
-def own_workload(lesson: str) -> Workload | None:
+def user_workload(lesson: str) -> Workload | None:
     """Let the reader choose between the example and the own workload; the workload, None for the example."""
     workload = state.current().workload
     if workload is None or not workload.groups:
@@ -29,7 +29,7 @@ def own_workload(lesson: str) -> Workload | None:
     return workload if chosen == MINE else None
 
 
-def own_cost(
+def user_workload_cost(
     draw: Callable[..., Any], costs: Sequence[float], *, of: str, label: str = "Privacy cost (pcost)"
 ) -> float:
     """Let the reader choose among privacy costs, the one of the own plan among them and first; return it."""

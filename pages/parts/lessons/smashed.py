@@ -8,8 +8,8 @@ from engine import lessons
 from engine.lessons import decompose_query
 from engine.workload import Attribute, Custom, Schema, Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.shell.state import Studio
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.shell.state import RequestState
 
 NAME = "smashed"
 REPLIES = ("yes", "no", "unsure", "silent")
@@ -40,11 +40,11 @@ def grid() -> tuple[Schema, list[list[int]]]:
     return Schema([Attribute.categorical("reply", replies), Attribute.categorical("city", cities)]), query
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw the query, its pieces step by step, and their sum."""
     schema, query = grid()
     decomposition = decompose_query(schema, query)
-    shown = drawn(lessons.decomposition_picture(decomposition, step), "smashed")
+    shown = show_picture(lessons.decomposition_picture(decomposition, step), "smashed")
     if step == len(decomposition.pieces) and decomposition.misfit < 1e-9:
         st.markdown("All four pieces added up give the query again, cell by cell.")
     workload = Workload(schema).add(schema.names, Custom([[cell for row in query for cell in row]]))
@@ -56,7 +56,7 @@ for piece in found.pieces:
 print(found.added(), found.misfit)""",
         engine__lessons="smash",
     )
-    return Shown(studio=Studio(workload=workload, options=EVENLY), script=script, pictures=(shown,))
+    return LessonPicture(studio=RequestState(workload=workload, options=EVENLY), script=script, pictures=(shown,))
 
 
 def expected() -> dict[str, str]:
@@ -93,7 +93,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "A query counts 4 of the 12 cells of a 3 × 4 table. What is its piece for the total?",
             ("4.", "That is the sum of the marks. The piece is their average over all cells."),
             ("✓ 1/3.", "It is the average mark, 4/12. Times the number of all records it is the first guess."),
@@ -102,7 +102,7 @@ LESSON = Lesson(
                 "The place of the marks changes the other pieces. Their average is the same everywhere.",
             ),
         ),
-        asked(
+        question(
             "A query counts one whole row of the table. Which of its pieces are zero?",
             ("None.", "Every row has the same marks in all columns, so that two pieces have nothing to say."),
             (
@@ -111,7 +111,7 @@ LESSON = Lesson(
             ),
             ("The piece for the total.", "The query counts something, so that its average mark is above 0."),
         ),
-        asked(
+        question(
             "What do the cells of the piece for the reply add up to?",
             (
                 "✓ To 0.",

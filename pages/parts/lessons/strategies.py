@@ -9,8 +9,8 @@ from engine.lessons import contest
 from engine.lessons.examples import SIZES
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, Shown, asked, drawn, lines
-from pages.parts.shell.state import Studio
+from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, question, show_picture, lines
+from pages.parts.shell.state import RequestState
 
 NAME = "strategies"
 STEPS = (
@@ -20,7 +20,7 @@ STEPS = (
 )
 
 
-def picture(step: int) -> Shown:
+def picture(step: int) -> LessonPicture:
     """Draw two strategies, the errors that they leave, and all strategies side by side."""
     first, second, third = st.columns(3)
     cells = dial(first.select_slider, "Cells", SIZES, of=NAME, name="cells", default=16)
@@ -32,13 +32,13 @@ def picture(step: int) -> Shown:
     for side, name, place in zip(("left", "right"), (one, two), st.columns(2), strict=True):
         number = names.index(name)
         with place:
-            shown.append(drawn(lessons.strategy_picture(result.tried[number]), f"strategy_{side}", plain=False))
+            shown.append(show_picture(lessons.strategy_picture(result.tried[number]), f"strategy_{side}", plain=False))
             if step > 0:
-                shown.append(drawn(lessons.range_errors_picture(result, number), f"errors_{side}", plain=False))
+                shown.append(show_picture(lessons.range_errors_picture(result, number), f"errors_{side}", plain=False))
     if step > 1:
         bounds = {"no strategy can be below": result.bound()}
-        shown.append(drawn(lessons.contest_picture(result, bounds, one), "strategies"))
-    studio = Studio(
+        shown.append(show_picture(lessons.contest_picture(result, bounds, one), "strategies"))
+    studio = RequestState(
         workload=Workload(Schema([Attribute.of_size("age", cells)])).add(["age"], "range"),
         options={"centers": "tuned"},
     )
@@ -50,7 +50,7 @@ for tried in found.tried:
 print(found.bound(), made.rmse)""",
         engine__lessons="contest",
     )
-    return Shown(studio=studio, script=script, pictures=tuple(shown))
+    return LessonPicture(studio=studio, script=script, pictures=tuple(shown))
 
 
 def expected() -> dict[str, str]:
@@ -86,7 +86,7 @@ LESSON = Lesson(
         ),
     ),
     questions=(
-        asked(
+        question(
             "On 4 cells the tree has a larger error than single cells, on 32 cells a smaller one. Why?",
             (
                 "✓ Long ranges add up many noisy cells, while the tree grows by one level when cells double.",
@@ -101,13 +101,13 @@ LESSON = Lesson(
                 "It is the other way round: the average range grows with the number of cells.",
             ),
         ),
-        asked(
+        question(
             "Only single cells are measured, each with a standard error of 1. What is that of a range of 16 cells?",
             ("16.", "Standard errors do not add up. Variances do: 16 times 1, and its root is the standard error."),
             ("✓ 4.", "Sixteen variances of 1 add up to 16, whose root is 4."),
             ("1.", "That would need the range itself to be measured, at its own price."),
         ),
-        asked(
+        question(
             "Why does every number of a tree get more noise than a single cell would get alone?",
             ("It has more rows, and rows are dear.", "Rows that share no record cost nothing more. Levels do."),
             ("Larger counts need larger noise.", "Noise does not depend on the count, only on what one record moves."),

@@ -10,9 +10,9 @@ from engine.errors import EngineError
 from engine.lessons.figures import handout_html
 from pages.parts.jobs import plans
 from pages.parts.lessons import address, quiz
-from pages.parts.lessons.lesson import Lesson, Shown
+from pages.parts.lessons.lesson import Lesson, LessonPicture
 from pages.parts.shell import clicks, frame, state
-from pages.parts.shell.words import trouble, words_of
+from pages.parts.shell.words import show_error, error_text
 
 
 def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
@@ -24,7 +24,7 @@ def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
     try:
         shown = lesson.picture(step)
     except (EngineError, MemoryError) as error:
-        trouble(words_of(error))
+        show_error(error_text(error))
     with st.expander("Formulas"):
         for formula in lesson.formulas:
             st.latex(formula.latex)
@@ -61,7 +61,7 @@ def steps(lesson: Lesson) -> int:
     return step
 
 
-def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
+def _onwards(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) -> None:
     row = st.container(horizontal=True)
     reason = None if shown is not None else "There is no plan to open yet; see above."
     opened = row.button(
@@ -88,7 +88,7 @@ def _onwards(lesson: Lesson, shown: Shown | None, after: Lesson | None) -> None:
         clicks.button(f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row)
 
 
-def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:
+def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
     """The lesson as an HTML file for printing, with its answers for those who teach."""
     listed = "\n".join(f"- Step {number}: {words}" for number, words in enumerate(lesson.steps))
     formulas = "\n".join(f"- `{formula.plain}` {formula.words}" for formula in lesson.formulas)
@@ -106,8 +106,8 @@ def handout(lesson: Lesson, shown: Shown | None, *, answered: bool) -> bytes:
     return handout_html(lesson.title, [lesson.words], pictures, sections).encode()
 
 
-def _take(shown: Shown) -> None:
-    state.note_lost(())
+def _take(shown: LessonPicture) -> None:
+    state.note_dropped_groups(())
     state.commit(shown.studio, redraw=True)
     plans.begin(shown.studio)
 

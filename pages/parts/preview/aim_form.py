@@ -9,8 +9,8 @@ from engine.workload import Workload
 from pages.parts.jobs import publishing, watch, work
 from pages.parts.shell import clicks, state
 from pages.parts.shell.code import Script, plan_script
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import escape_markdown
 from pages.parts.workload import reference_form
 from pages.parts.workload.reference_form import Reference
 
@@ -45,7 +45,7 @@ def draw(plan: Plan) -> None:
             st.info("No other weights were better on the reference in every rehearsal.", icon="🎯")
             return
         st.markdown(
-            plain(
+            escape_markdown(
                 f"On the reference the published tables miss {after:.1%} of the counts, instead of {before:.1%} with "
                 "the present weights."
             )
@@ -54,12 +54,12 @@ def draw(plan: Plan) -> None:
         clicks.button("Use these weights", _use, text, key="aim_use", place=left, type="primary", width="stretch")
 
 
-def _find(key: str, studio: Studio, reference: Reference) -> None:
+def _find(key: str, studio: RequestState, reference: Reference) -> None:
     if (old := st.session_state.get("aim_job", key)) != key:
-        watch.let_go(old)
+        watch.release_job(old)
     st.session_state["aim_job"] = key
     if not work.is_there(key):
-        request = studio.asked.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.taken)
+        request = studio.required_workload.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.options_without_defaults)
         watch.start(key, publishing.weigh, *request, reference)
 
 
@@ -67,7 +67,7 @@ def _use(text: str) -> None:
     state.change(workload=Workload.from_json(text), redraw=True)
 
 
-def _script(studio: Studio, reference: Reference | None) -> str:
+def _script(studio: RequestState, reference: Reference | None) -> str:
     """The same in Python."""
     imports, lines = reference_form.lines(reference)
     script = plan_script(studio)

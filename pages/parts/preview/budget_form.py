@@ -22,10 +22,10 @@ from pages.parts.shell.budgets import (
     choose_language,
     language,
     numbers_of,
-    others,
+    other_units,
     unit_of,
 )
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 
 RISK_LABEL = "guessed right, % of the time"
 LEFT_OPEN = "as asked"
@@ -43,7 +43,7 @@ MEANINGS: dict[tuple[str, object], str] = {
 
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
     """Take the budget that was typed."""
-    with kept_for("budget"):
+    with deferred_errors("budget"):
         before = state.current().budget
         new_budget = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
         if unit not in (APPROX, PURE):  # only these say a delta themselves
@@ -55,8 +55,8 @@ def budget(current: Budget) -> None:
     """Inputs for the budget in one language, and what it is in the others."""
     unit = choose_language()
     _inputs(current, unit)
-    show_kept("budget")
-    st.caption(plain(others(current)))
+    show_deferred_error("budget")
+    st.caption(escape_markdown(other_units(current)))
 
 
 def promise() -> None:
@@ -64,11 +64,11 @@ def promise() -> None:
     current, schema = state.current().budget, state.current().schema
     left, right = st.columns(2, gap="large")
     with left:
-        st.info(plain(schema.promise(current) if schema else current.promise), icon="🙋")
+        st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
     with right:
         person(current)
         exact = schema is not None and schema.invariants
-        st.caption(plain(schema.meaning(current) if schema and exact else current.describe()))
+        st.caption(escape_markdown(schema.meaning(current) if schema and exact else current.describe()))
         st.caption(UNITS[language()])
 
 
@@ -92,19 +92,19 @@ def _inputs(current: Budget, unit: str) -> None:
 
 def use_mechanism() -> None:
     """Take another mechanism, with its default options."""
-    with kept_for("mechanism"):
+    with deferred_errors("mechanism"):
         state.change(mechanism=st.session_state[f"mechanism_{state.version()}"], options={}, redraw=True)
 
 
 def use_option(name: str, key: str, inside: str | None = None) -> None:
-    """Take one option, or the entry `inside` of an option that is a mapping; the default needs no mention."""
+    """Take one option, or the entry `is_inside` of an option that is a mapping; the default needs no mention."""
     studio = state.current()
     value, default = st.session_state[key], _defaults(studio)[name]
     if inside is not None:
         rest = {k: v for k, v in studio.options.get(name, default).items() if k != inside}
         value = rest if value == LEFT_OPEN else rest | {inside: value}
     others = {k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")}
-    with kept_for("mechanism"):
+    with deferred_errors("mechanism"):
         mechanism_class(studio.mechanism)(**others | {name: value})
         state.change(options=others if value == default else others | {name: value})
 
@@ -122,10 +122,10 @@ def mechanism() -> None:
         on_change=use_mechanism,
     )
     _options(studio, version)
-    show_kept("mechanism")
+    show_deferred_error("mechanism")
 
 
-def _options(studio: state.Studio, version: int) -> None:
+def _options(studio: state.RequestState, version: int) -> None:
     choices = mechanism_class(studio.mechanism).choices
     for name, default in _defaults(studio).items():
         key, value = f"option_{name}_{version}", studio.options.get(name, default)
@@ -161,7 +161,7 @@ def _meaning(name: str, value: object) -> str:
 
 
 def _by_attribute(
-    studio: state.Studio, name: str, value: Mapping[str, str], allowed: tuple[str, ...], version: int
+    studio: state.RequestState, name: str, value: Mapping[str, str], allowed: tuple[str, ...], version: int
 ) -> None:
     """One choice for every ordered attribute; the others are never asked in more than one way."""
     ordered = [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
@@ -180,7 +180,7 @@ def _by_attribute(
     )
 
 
-def _defaults(studio: state.Studio) -> dict[str, object]:
+def _defaults(studio: state.RequestState) -> dict[str, object]:
     """What every option is where it is not chosen: for centers the workload decides."""
     values = {}
     for field in fields(mechanism_class(studio.mechanism)):
@@ -189,4 +189,4 @@ def _defaults(studio: state.Studio) -> dict[str, object]:
         elif field.default_factory is not MISSING:
             values[field.name] = field.default_factory()
     left = replace(studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")})
-    return values | {name: left.taken.get(name, value) for name, value in values.items() if name == "centers"}
+    return values | {name: left.options_without_defaults.get(name, value) for name, value in values.items() if name == "centers"}

@@ -26,7 +26,7 @@ def groups(plan: Plan) -> None:
     views = [ALL, *sets, *([MAP] if figures.has_map(plan.workload) else [])]
     wanted = st.radio("Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}")
     if wanted == MAP:
-        looked_at(plan)
+        selected_group(plan)
         show.picture(figures.pairs_picture(plan), key=PAIRS, height=TALL, on_select=_pick_pair, selects="points")
         return
     if len(plan.workload.groups) > MANY:
@@ -35,11 +35,11 @@ def groups(plan: Plan) -> None:
     if not len(table):
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
-    numbers, chosen = table["group"].tolist(), looked_at(plan)
+    numbers, chosen = table["group"].tolist(), selected_group(plan)
     columns = ["largest standard error", "attributes", "RMSE", "queries"]
     if table["family"].nunique() > 1:
         columns.append("family")
-    if (scale := scale_form.given()) is not None:
+    if (scale := scale_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
     show.choice(
@@ -60,7 +60,7 @@ def _pick_pair() -> None:
         _look_at(int(points[-1]["customdata"][0]))
 
 
-def looked_at(plan: Plan) -> int:
+def selected_group(plan: Plan) -> int:
     """The group that is looked at: the one with the least exact query, until another is chosen."""
     form, groups = st.session_state, range(len(plan.workload.groups))
     if form.get(GROUP) not in groups:  # a list whose words changed with the workload gives back the old words
@@ -71,7 +71,7 @@ def looked_at(plan: Plan) -> int:
 
 def chosen(plan: Plan) -> None:
     """The group that is looked at: its queries, where its error comes from, and what would help."""
-    number = looked_at(plan)
+    number = selected_group(plan)
     group_choice.choose_group(plan, key=GROUP, on_change=_turned)
     group, row = plan.workload.groups[number], analysis.group_table(plan).iloc[number]
     typical, largest = (texts.format_number(row[name]) for name in ("RMSE", "largest standard error"))

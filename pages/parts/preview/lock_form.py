@@ -15,9 +15,9 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from pages.parts.jobs import kept, tasks, watch, work
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.budgets import others, said
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain
+from pages.parts.shell.budgets import other_units, in_words
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import escape_markdown
 
 SIZES, EACH = "every number of attributes", "every group"
 SMALLEST = "the smallest budget that keeps all of them"
@@ -41,12 +41,12 @@ def draw(plan: Plan) -> None:
     if done is not None:
         budget, options, text = done.result
         new_plan = kept.plan_of_key(key, lambda: load_plan(text))
-        _found(studio.budget, plan, new_plan, analysis.errors_against_targets(new_plan, rows, options["targets"]))
+        _show_result(studio.budget, plan, new_plan, analysis.errors_against_targets(new_plan, rows, options["targets"]))
         changed = replace(studio, budget=Budget.from_dict(budget), options=options)
         clicks.button("Use this", _use, changed, new_plan, key="targets_use", type="primary")
 
 
-def dropped() -> None:
+def drop_targets() -> None:
     """Say that a change of the groups took the targets away, until there are others."""
     if st.session_state.get(state.DROPPED) and state.TARGETS not in state.current().options:
         st.info(
@@ -69,7 +69,7 @@ def _rows(plan: Plan) -> Rows:
     return {f"{k}-way ({pluralize(len(those), 'group')})": those for k, those in sorted(sizes.items())}
 
 
-def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:
+def _table(plan: Plan, studio: RequestState, rows: Rows, *, locks: bool) -> tuple[list[float], list[bool] | None]:
     """A line for every row; returns a target, and whether it is locked, for every group."""
     groups = len(plan.workload.groups)
     now = studio.options.get("targets") or analysis.largest_errors(plan)
@@ -79,7 +79,7 @@ def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list
         start = analysis.two_digits(max(now[i] for i in those), plan)
         key = f"{state.version()}_{row}"
         target = left.number_input(
-            f"{plain(row)}: largest standard error", 0.001, value=start, format="%.4g", key=f"target_{key}"
+            f"{escape_markdown(row)}: largest standard error", 0.001, value=start, format="%.4g", key=f"target_{key}"
         )
         lock = locks and right.checkbox("Locked", key=f"lock_{key}", help="It keeps its target whatever else gives way")
         for i in those:
@@ -87,25 +87,25 @@ def _table(plan: Plan, studio: Studio, rows: Rows, *, locks: bool) -> tuple[list
     return targets, locked if locks else None
 
 
-def _solve(key: str, studio: Studio, targets: list[float], locked: list[bool] | None) -> None:
+def _solve(key: str, studio: RequestState, targets: list[float], locked: list[bool] | None) -> None:
     if (old := st.session_state.get("targets_job", key)) != key:
-        watch.let_go(old)
+        watch.release_job(old)
     st.session_state["targets_job"] = key
-    request = studio.asked.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.options)
+    request = studio.required_workload.to_json(), studio.budget.to_dict(), studio.mechanism, dict(studio.options)
     if not work.is_there(key):
         watch.start(key, tasks.solve_targets, *request, targets, locked)
 
 
-def _found(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None:
+def _show_result(before: Budget, plan: Plan, new_plan: Plan, table: Any) -> None:
     st.markdown(
-        f"**It takes {plain(said(new_plan.budget))}**; the present plan spends {plain(said(before))}. The typical error of "
+        f"**It takes {escape_markdown(in_words(new_plan.budget))}**; the present plan spends {escape_markdown(in_words(before))}. The typical error of "
         f"all queries is then {format_number(new_plan.rmse)} counts instead of {format_number(plan.rmse)}.",
-        help=plain(others(new_plan.budget)),
+        help=escape_markdown(other_units(new_plan.budget)),
     )
     show.table(table, name="targets", alt="Targets and the largest standard errors that are reached")
 
 
-def _use(changed: Studio, plan: Plan) -> None:
+def _use(changed: RequestState, plan: Plan) -> None:
     kept.plan_of_key(changed.key, lambda: plan)
     state.commit(changed, redraw=True)
 

@@ -9,12 +9,12 @@ import streamlit as st
 from engine.privacy import Budget
 from pages.parts.shell import state
 from pages.parts.shell.budgets import AGAINST, AGAINST_LABEL, ROWS_LABEL
-from pages.parts.shell.words import kept_for, plain
+from pages.parts.shell.words import deferred_errors, escape_markdown
 
 
 def use_person(rows: str, neighbours: str) -> None:
     """Take whom the budget protects."""
-    with kept_for("budget"):
+    with deferred_errors("budget"):
         whom = {"rows_per_person": int(st.session_state[rows]), "neighbours": st.session_state[neighbours]}
         state.change(budget=replace(state.current().budget, **whom), redraw=True)
 
@@ -44,4 +44,4 @@ def person(budget: Budget) -> None:
         help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
     )
     if schema is not None and (note := schema.other_rows(budget.rows_per_person)):
-        st.warning(plain(note))
+        st.warning(escape_markdown(note))

@@ -10,7 +10,7 @@ from engine.mechanisms import load_plan
 from engine.plans import Plan
 from pages.parts.preview import target_views
 from pages.parts.shell import show, state
-from pages.parts.shell.words import kept_for, show_kept
+from pages.parts.shell.words import deferred_errors, show_deferred_error
 from pages.parts.workload import scale_form
 
 
@@ -42,7 +42,7 @@ def headline(plan: Plan) -> None:
                 "How much larger the weighted RMSE is at most than what any matrix mechanism can reach, whatever it "
                 "measures; proven for this workload.",
             )
-        if (scale := scale_form.given()) is not None:
+        if (scale := scale_form.entered_scale()) is not None:
             share = analysis.quality_shares(plan, scale)[0]
             _number(
                 "Publishable",
@@ -66,11 +66,11 @@ def use_plan_file() -> None:
     file = st.session_state.get("plan_file")
     if file is None:
         return
-    with kept_for("plan_file"):
+    with deferred_errors("plan_file"):
         plan = load_plan(file.getvalue())
         options = dict(plan.options) | {"max_records": plan.max_records}
-        studio = state.Studio(workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism)
-        state.commit(studio.told(options), redraw=True)
+        studio = state.RequestState(workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism)
+        state.commit(studio.with_options(options), redraw=True)
 
 
 def files(plan: Plan | None) -> None:
@@ -85,4 +85,4 @@ def files(plan: Plan | None) -> None:
         st.file_uploader(
             "Open a plan file", type=["json"], key="plan_file", on_change=use_plan_file, max_upload_size=100
         )
-        show_kept("plan_file")
+        show_deferred_error("plan_file")

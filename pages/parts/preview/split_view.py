@@ -13,8 +13,8 @@ from engine.mechanisms import mechanism_class
 from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.shell import clicks, state
-from pages.parts.shell.studio import CENTERS, PAPER, Studio
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.studio import CENTERS, PAPER, RequestState
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 
 TUNED = "tuned"
 CHOSEN = {PAPER: "uniform centers, as in the paper: chosen", TUNED: "tuned centers: chosen"}
@@ -28,22 +28,22 @@ def draw(plan: Plan) -> None:
     if CENTERS not in (cls := mechanism_class(studio.mechanism)).choices:
         st.caption(f"Mechanism: {cls.title}")
         return
-    centers, keep = studio.taken.get(CENTERS, PAPER), studio.options.get("keep")
-    words = f"Mechanism: {cls.title}, {studio.usual.reason or CHOSEN[centers]}."
+    centers, keep = studio.options_without_defaults.get(CENTERS, PAPER), studio.options.get("keep")
+    words = f"Mechanism: {cls.title}, {studio.default_options.reason or CHOSEN[centers]}."
     if centers == TUNED and (more := _single(studio, plan)):
         words += f" {more}"
-    st.caption(plain(words))
+    st.caption(escape_markdown(words))
     with st.container(horizontal=True):
         if centers == PAPER:
             _button("Pass totals down as it suits the workload", {CENTERS: TUNED}, "centers_tuned")
         else:
             _button("Pass totals down evenly", {CENTERS: PAPER}, "centers_uniform")
-            if studio.taken.get("objective", "sum") == "sum":
+            if studio.options_without_defaults.get("objective", "sum") == "sum":
                 if keep is None:
                     _button("Keep every group as exact", {CENTERS: TUNED, "keep": 0.0}, "keep_groups")
                 else:
                     _button("Best in total, whatever single groups lose", {CENTERS: TUNED}, "keep_none")
-    show_kept(CENTERS)
+    show_deferred_error(CENTERS)
 
 
 def _button(label: str, options: Mapping[str, Any], key: str) -> None:
@@ -54,24 +54,24 @@ def _take(options: Mapping[str, Any]) -> None:
     """Take these centers, leave the other options as they are, and start the plan where that takes long."""
     studio = state.current()
     rest = {name: value for name, value in studio.options.items() if name not in (CENTERS, "keep")}
-    with kept_for(CENTERS):
-        changed = studio.told(rest | dict(options))
+    with deferred_errors(CENTERS):
+        changed = studio.with_options(rest | dict(options))
         plans.begin(changed)
         state.commit(changed, redraw=True)
 
 
-def _single(studio: Studio, plan: Plan) -> str:
+def _single(studio: RequestState, plan: Plan) -> str:
     """How single groups fare against uniform centers: the same at every budget of one kind."""
     try:
-        return _told(f"{studio.question_key}{studio.budget.law}", studio, plan)
+        return _changed(f"{studio.request_key}{studio.budget.law}", studio, plan)
     except EngineError:
         return UNKNOWN
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _told(question: str, _studio: Studio, _plan: Plan) -> str:
-    rest = {name: value for name, value in _studio.taken.items() if name not in (CENTERS, "keep")}
-    even = plans.at_once(_studio.told(rest)) if len(_plan.workload.groups) <= MOST_GROUPS else None
+def _changed(question: str, _studio: RequestState, _plan: Plan) -> str:
+    rest = {name: value for name, value in _studio.options_without_defaults.items() if name not in (CENTERS, "keep")}
+    even = plans.quick_plan(_studio.with_options(rest)) if len(_plan.workload.groups) <= MOST_GROUPS else None
     if even is None:  # what is raised is not kept, so that it is looked for again
         raise NotApplicable("The plan with uniform centers takes long.")
     return analysis.single_groups_text(_plan, even)

@@ -13,8 +13,8 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.budgets import others, said
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.shell.budgets import other_units, in_words
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import query_form, scale_form
 
 SHARES = {0.5: "50%", 0.8: "80%", 0.9: "90%", 0.95: "95%", 0.99: "99%", 1.0: "all"}
@@ -47,7 +47,7 @@ def spread(plan: Plan) -> None:
     )
     error = tolerance if meant == ERROR else analysis.error_for(plan, tolerance)
     text = analysis.within_text(plan, error)
-    st.markdown(f"**With this plan:** {plain(text)}")
+    st.markdown(f"**With this plan:** {escape_markdown(text)}")
     if needed(
         plan,
         f"To bring {_share_words(share)} within it",
@@ -64,9 +64,9 @@ def usable(plan: Plan) -> None:
     scale = scale_form.scale()
     if scale is None:
         return
-    with shown_here():
+    with show_errors():
         picture = figures.quality_picture(plan, scale)
-        st.markdown(f"**{plain(picture.alt)}**")
+        st.markdown(f"**{escape_markdown(picture.alt)}**")
         left, _ = st.columns([1, 3])
         label = "Share that has to be publishable"
         share = left.selectbox(label, list(SHARES), 2, SHARES.__getitem__, key="usable_share")
@@ -85,32 +85,32 @@ def needed(plan: Plan, goal: str, find: Callable[[bool], Budget], *, key: str) -
     `find` is asked for the budget nearly, which is all that the digits shown tell, and exactly when the button is
     pressed: that makes plans.
     """
-    with shown_here():
+    with show_errors():
         job_state = find(True)
         left, right = st.columns([3, 1], vertical_alignment="center")
         left.markdown(
-            f"**{goal}:** a budget of {plain(said(job_state))} is needed; this plan spends {plain(said(plan.budget))}.",
-            help=plain(others(job_state)),
+            f"**{goal}:** a budget of {escape_markdown(in_words(job_state))} is needed; this plan spends {escape_markdown(in_words(plan.budget))}.",
+            help=escape_markdown(other_units(job_state)),
         )
         clicks.button("Use this budget", _use, find, key, key=f"use_budget_{key}", place=right, width="stretch")
-        show_kept(f"{NEEDED}_{key}")
+        show_deferred_error(f"{NEEDED}_{key}")
         return True
     return False
 
 
 def _use(find: Callable[[bool], Budget], key: str) -> None:
-    with kept_for(f"{NEEDED}_{key}"):
+    with deferred_errors(f"{NEEDED}_{key}"):
         state.change(budget=find(False), redraw=True)
 
 
 def one_query(plan: Plan) -> None:
     """Predicted error of a query that the reader makes up, at this budget and at others."""
-    with shown_here():
+    with show_errors():
         query = query_form.choose(plan.schema, key="probe", drawn=True)
         if query is None:
             return
         variance = plan.variance_of(query.attributes, query.tensor)
-        st.markdown(f"**{plain(query.text)}**")
+        st.markdown(f"**{escape_markdown(query.text)}**")
         left, right = st.columns(2)
         left.metric("Standard error", f"{texts.format_number(variance**0.5)} counts", help="Typical size of the noise")
         half = analysis.half_width(plan, variance)
@@ -136,7 +136,7 @@ def one_query(plan: Plan) -> None:
             ),
             key="probe",
         )
-        show.picture(figures.interval_picture(plan, variance, said), key="probe_budgets", config=show.EXPORT)
+        show.picture(figures.interval_picture(plan, variance, in_words), key="probe_budgets", config=show.EXPORT)
 
 
 def distance(plan: Plan) -> None:
@@ -144,11 +144,11 @@ def distance(plan: Plan) -> None:
     key = _bound_key(plan)
     job_state = work.find(key)  # started with the headline
     if job_state is not None and job_state.done:
-        st.markdown(f"**{plain(analysis.bound_text(plan, job_state.result))}**")
+        st.markdown(f"**{escape_markdown(analysis.bound_text(plan, job_state.result))}**")
         show.picture(figures.distance_picture(plan, job_state.result), key="distance", config=show.EXPORT)
     elif not work.is_there(key):
         clicks.button("Search again", _search, plan, key="bound_again")
-    st.caption(plain(analysis.certificate_text(plan)))
+    st.caption(escape_markdown(analysis.certificate_text(plan)))
 
 
 def best(plan: Plan) -> str | None:

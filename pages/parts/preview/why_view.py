@@ -11,7 +11,7 @@ from engine.analysis.what_if import CHANGES, Change, ChangedRequest
 from engine.plans import Plan
 from pages.parts.jobs import plans
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
 
 MEAN, WORST, CHOSEN = "All its queries, on average", "Its least exact query", "One query by number"
 TALL = 240  # pixels
@@ -20,16 +20,16 @@ TRIED = "what_if"  # the change that is tried: its name, the group, the attribut
 
 def why(plan: Plan, number: int) -> None:
     """Breakdown of a group's variance by residual space, and the changes that could help."""
-    with shown_here():
+    with show_errors():
         place = st.container()
         query = _query(plan, number)
         with place:
-            st.markdown(f"**Why:** {plain(breakdown_text(plan, number, query))}")
+            st.markdown(f"**Why:** {escape_markdown(breakdown_text(plan, number, query))}")
             picture = figures.breakdown_picture(plan, number, query)
             show.picture(picture, key="why", config=show.EXPORT, height=min(TALL, picture.figure.layout.height))
     st.markdown("**What would help?** Each button plans a changed request; nothing is kept yet.")
     _buttons(plan, number)
-    show_kept(TRIED)
+    show_deferred_error(TRIED)
     _tried(plan)
 
 
@@ -45,7 +45,7 @@ def _query(plan: Plan, group: int) -> int | None:
         last = plan.workload.groups[group].count - 1
         query = int(st.number_input(f"Query, 0 to {texts.number(last)}", 0, last, 0, key=f"why_query_{group}"))
     error = float(plan.variances(group, query, query + 1)[0]) ** 0.5
-    text = plain(plan.workload.describe_in_group(group, query))
+    text = escape_markdown(plan.workload.describe_in_group(group, query))
     st.caption(f"Query {texts.number(query)}: {text}. Standard error {texts.format_number(error)} counts.")
     return query
 
@@ -67,7 +67,7 @@ def _buttons(plan: Plan, group: int) -> None:
     with st.container(horizontal=True):
         for change in (change for change in CHANGES if change.name not in done):
             clicks.button(
-                plain(change.label(request)),
+                escape_markdown(change.label(request)),
                 _try,
                 change,
                 group,
@@ -78,16 +78,16 @@ def _buttons(plan: Plan, group: int) -> None:
     if not names:
         st.caption("No attribute of this group has bins to merge.")
     for obstacle in filter(None, obstacles.values()):
-        st.caption(plain(obstacle))
+        st.caption(escape_markdown(obstacle))
 
 
 def _try(change: Change, group: int, attribute: str) -> None:
     """Remember the change, and start its plan when that takes long."""
     st.session_state.pop(TRIED, None)
-    with kept_for(TRIED):
+    with deferred_errors(TRIED):
         before = state.current()
         changed = change.apply(before.request, group, attribute)
-        plans.begin(before.asking(changed.request))
+        plans.begin(before.with_request(changed.request))
         st.session_state[TRIED] = (before.to_json(), group, changed)
 
 
@@ -97,9 +97,9 @@ def _tried(plan: Plan) -> None:
     studio = state.current()
     if changed is None or before != studio.to_json():
         return
-    with st.container(border=True), shown_here():
-        st.markdown(f"**What if: {plain(changed.text)}**")
-        after = plans.plan_of(studio.asking(changed.request))
+    with st.container(border=True), show_errors():
+        st.markdown(f"**What if: {escape_markdown(changed.text)}**")
+        after = plans.plan_of(studio.with_request(changed.request))
         if after is not None:
             table = analysis.error_table(plan, after, group, changed.group)
             show.table(table, name="what_if", alt="Errors before and after the change")
@@ -111,7 +111,7 @@ def _tried(plan: Plan) -> None:
 
 
 def _keep(changed: ChangedRequest) -> None:
-    state.commit(state.current().asking(changed.request), redraw=True)
+    state.commit(state.current().with_request(changed.request), redraw=True)
     _forget()
 
 

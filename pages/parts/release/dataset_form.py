@@ -27,23 +27,23 @@ from pages.parts.shell.budgets import (
     UNITS,
     kind_of_total,
     numbers_of,
-    said,
+    in_words,
 )
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble, words_of
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors, show_error, error_text
 
 DEFAULT_LEDGER = "budget.ledger"
 
 
 def create_ledger(path: str) -> None:
     """Make a new ledger file."""
-    with kept_for("ledger"):
-        Ledger.create(folders.inside(path))
+    with deferred_errors("ledger"):
+        Ledger.create(folders.is_inside(path))
 
 
 def declare(ledger: Ledger) -> None:
     """Declare the dataset of the form."""
     form = st.session_state
-    with kept_for("dataset"):
+    with deferred_errors("dataset"):
         language = form.dataset_unit
         total = _declared(language)
         note, kind = form.dataset_note.strip(), kind_of_total(language)
@@ -56,7 +56,7 @@ def declare(ledger: Ledger) -> None:
 def change(book: Ledger, status: DatasetStatus, key: str) -> None:
     """Change the total of a dataset to the number of the form."""
     form, counted = st.session_state, status.definition
-    with kept_for("total"):
+    with deferred_errors("total"):
         maker = MAKERS[PURE if counted.counts == "epsilon" else PCOST]
         total = maker(form[key], rows_per_person=counted.rows_per_person, neighbours=counted.neighbours)
         book.change_total(status.dataset, total=total, by=form.total_by.strip(), reason=form.total_reason.strip())
@@ -79,23 +79,23 @@ def ledger() -> Ledger | None:
     try:
         place = folders.readable(path)
     except EngineError as error:
-        trouble(words_of(error))
+        show_error(error_text(error))
         _others("")
         return None
     if str(place) != path.strip():
-        st.caption(plain(str(place)))
+        st.caption(escape_markdown(str(place)))
     if not place.exists():
         st.warning(
             "There is no ledger here. If you released anything before, find that ledger: a new one does not know what "
             "was spent. Create one only for the first release of these records."
         )
         clicks.button("Create a new ledger here", create_ledger, str(place), key="create_ledger")
-        show_kept("ledger")
+        show_deferred_error("ledger")
         _others("")
         return None
-    with shown_here():
+    with show_errors():
         book = Ledger(place)
-        places.opened(str(place))
+        places.remember_ledger(str(place))
         _others(str(place))
         return book
     return None
@@ -108,7 +108,7 @@ def _others(here: str) -> None:
         return
     with st.expander("Ledgers opened before", expanded=not here):
         for number, path in enumerate(paths):
-            clicks.button(plain(path), _open, path, key=f"open_ledger_{number}")
+            clicks.button(escape_markdown(path), _open, path, key=f"open_ledger_{number}")
 
 
 def _open(path: str) -> None:
@@ -139,7 +139,7 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         )
         name = st.text_input("Name of the dataset", key="dataset_name").strip()
         for other in book.confusable_names(name):
-            st.warning(plain(confusable_text(name, other)))
+            st.warning(escape_markdown(confusable_text(name, other)))
         language = st.radio(
             "Say the total as", [word for word in UNITS if word != RISK], horizontal=True, key="dataset_unit"
         )
@@ -147,15 +147,15 @@ def dataset(book: Ledger) -> DatasetStatus | None:
         _total(language, state.current().budget)
         st.text_input("Note (optional)", key="dataset_note")
         clicks.button("Declare", declare, book, key="declare")
-        show_kept("dataset")
+        show_deferred_error("dataset")
     status = next((status for status in found if status.dataset == chosen), None)
     if status is not None:
         with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
             planned = state.current().budget
             fit = pluralize(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
             left = f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts} left"
-            st.caption(plain(f"{left}: enough for {fit} at the budget of the present plan."))
-        st.caption(plain(f"Its total counts {status.describe()}."))
+            st.caption(escape_markdown(f"{left}: enough for {fit} at the budget of the present plan."))
+        st.caption(escape_markdown(f"Its total counts {status.describe()}."))
         _change(book, status)
     return status
 
@@ -177,10 +177,10 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
         left.text_input("Who changes it", key="total_by")
         right.text_input("Why", key="total_reason")
         clicks.button("Change the total", change, book, status, f"new_{key}", key="change_total")
-        show_kept("total")
+        show_deferred_error("total")
         for made in total_history(book.rows(), status.dataset):
             who = f"changed by {made.by}: {made.reason}" if made.by else "declared"
-            st.caption(plain(f"{made.utc[:10]}: {cost(made.total)} {counts}, {who}"))
+            st.caption(escape_markdown(f"{made.utc[:10]}: {cost(made.total)} {counts}, {who}"))
 
 
 def _total(language: str, planned: Budget) -> None:
@@ -200,11 +200,11 @@ def _total(language: str, planned: Budget) -> None:
     right.selectbox(AGAINST_LABEL, list(AGAINST), neighbours, AGAINST.__getitem__, key="dataset_neighbours")
     with suppress(EngineError):  # numbers that make no budget are told when they are declared
         fit = analysis.releases_within(_declared(language), planned)
-        each = f"of the present plan, which spends {said(planned)}"
+        each = f"of the present plan, which spends {in_words(planned)}"
         if fit is None:
-            st.caption(plain(f"It counts something else than the budget {each}, so that it cannot pay for it."))
+            st.caption(escape_markdown(f"It counts something else than the budget {each}, so that it cannot pay for it."))
         else:
-            st.caption(plain(f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later questions."))
+            st.caption(escape_markdown(f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later questions."))
 
 
 def _declared(language: str) -> Budget:

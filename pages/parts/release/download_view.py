@@ -20,7 +20,7 @@ from engine.release import Measurement
 from pages.parts.jobs import tasks, watch, work
 from pages.parts.release import folders
 from pages.parts.shell import clicks, places
-from pages.parts.shell.words import kept_for, plain, show_kept, words_of
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, error_text
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
@@ -74,7 +74,7 @@ def downloads(measurement: Measurement, *, key: str, ledger: str = "") -> None:
         width="stretch",
     )
     if reason:
-        st.caption(plain(f"All answers and the package have to wait: {reason}"))
+        st.caption(escape_markdown(f"All answers and the package have to wait: {reason}"))
     if ledger:
         _to_file(measurement, key=key, ledger=ledger)
 
@@ -105,10 +105,10 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
         disabled=not ready,
         width="stretch",
     )
-    show_kept("export")
+    show_deferred_error("export")
     done = watch.job(job, label="Writing answers")
     if done is not None:
-        st.success(plain(f"Written: {done.result}"))
+        st.success(escape_markdown(f"Written: {done.result}"))
 
 
 def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
@@ -116,16 +116,16 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
     if not path.strip():
         return False, False
     try:
-        place = folders.inside(path, folders.ANSWERS)
+        place = folders.is_inside(path, folders.ANSWERS)
         there = os.path.lexists(place)
         check_target(place, keep=keep, overwrite=there)
     except EngineError as error:
-        st.caption(plain(f"Writing has to wait: {words_of(error)}"))
+        st.caption(escape_markdown(f"Writing has to wait: {error_text(error)}"))
         return False, False
     if not there:
         return True, False
     typed = st.text_input(
-        f"There is a file of answers already. Type its name, {plain(place.name)}, to replace it.",
+        f"There is a file of answers already. Type its name, {escape_markdown(place.name)}, to replace it.",
         key=f"{key}_replace",
         live=True,
         autocomplete="off",
@@ -134,8 +134,8 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
 
 
 def _start_export(job: str, ledger: str, release: str, path: str, keep: list[str], overwrite: bool) -> None:
-    with kept_for("export"):
-        place = str(folders.inside(path, folders.ANSWERS))
+    with deferred_errors("export"):
+        place = str(folders.is_inside(path, folders.ANSWERS))
         work.forget(job)
         watch.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True)
 

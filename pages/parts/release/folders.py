@@ -19,13 +19,13 @@ def allowed() -> list[Path]:
     return [folder.expanduser().resolve() for folder in (STARTED, *named)]
 
 
-def inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
+def is_inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
     """The full path of a file that the app may touch; relative names start where the app was started.
 
     Links above the file are followed before it is asked where it stands; the file itself may still be one.
     Raises: DataError for a hidden file, one elsewhere, or one of another kind than those given.
     """
-    place = _whole(text)
+    place = _absolute(text)
     if kinds and not place.name.lower().endswith(kinds):
         raise DataError(f"The file {place.name} is of another kind. Give a name that ends with {', '.join(kinds)}.")
     below = next((place.relative_to(folder) for folder in allowed() if place.is_relative_to(folder)), None)
@@ -38,14 +38,14 @@ def inside(text: str, kinds: tuple[str, ...] = ()) -> Path:
 
 
 def readable(text: str, kinds: tuple[str, ...] = ()) -> Path:
-    """The full path of a file that the app may read, whatever links lead to it; raises as `inside`."""
-    place = inside(text, kinds)
+    """The full path of a file that the app may read, whatever links lead to it; raises as `is_inside`."""
+    place = is_inside(text, kinds)
     if place.is_symlink():
-        inside(str(_whole(os.path.realpath(place))), kinds)
+        is_inside(str(_absolute(os.path.realpath(place))), kinds)
     return place
 
 
-def _whole(text: str) -> Path:
+def _absolute(text: str) -> Path:
     """The full path, with the links above the file followed, of a name that a file can have."""
     try:
         path = STARTED / Path(text.strip()).expanduser()

@@ -16,7 +16,7 @@ from engine.release import Measurement
 from pages.parts.jobs import private, publishing, watch, work
 from pages.parts.release import download_view
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import in_labels, kept_for, plain, show_kept, words_of
+from pages.parts.shell.words import in_labels, deferred_errors, escape_markdown, show_deferred_error, error_text
 from pages.parts.workload import group_choice, scale_form
 
 PAGE = 100  # answers a page
@@ -44,12 +44,12 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
     try:
         ahead = publish_forecast(measurement.plan)
     except EngineError as error:
-        st.info(plain(f"From this plan no tables can be published: {words_of(error)}"), icon="📋")
+        st.info(escape_markdown(f"From this plan no tables can be published: {error_text(error)}"), icon="📋")
         return
     job, arguments = _form(measurement, source, key=key)
     clicks.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
-    st.caption(plain(ahead.text))
-    show_kept("publish")
+    st.caption(escape_markdown(ahead.text))
+    show_deferred_error("publish")
     done = watch.job(job, label="Tables to publish")
     if done is None:
         if work.find(job) is None:
@@ -90,7 +90,7 @@ def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> t
         key=f"{key}_size",
         disabled=not simulate,
     )
-    scale = scale_form.known()
+    scale = scale_form.other_page_scale()
     rule = {"least_count": least}
     if scale is not None:
         rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
@@ -102,12 +102,12 @@ def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> t
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
     """Start the work and drop what was made with other choices."""
     if (old := st.session_state.get(f"{key}_published", job)) != job:
-        watch.let_go(old)
+        watch.release_job(old)
     st.session_state[f"{key}_published"] = job
-    with kept_for("publish"):
+    with deferred_errors("publish"):
         files = {kind: private.new_file("published", ending) for kind, ending in FILES.items()}
         places = {kind: str(place) for kind, place in files.items()}
-        watch.start(job, publishing.publish_tables, *arguments, places, str(private.reached(job)), files=files.values())
+        watch.start(job, publishing.publish_tables, *arguments, places, str(private.checkpoint_folder(job)), files=files.values())
 
 
 def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
@@ -123,7 +123,7 @@ def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: s
         answers, rehearsal=measurement.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
     )
     show.chart(drawn, key=f"{key}_published")()
-    st.caption(plain(drawn.alt))
+    st.caption(escape_markdown(drawn.alt))
     table = drawn.table.drop(columns=LEFT_OUT.get(which, []))
     mark = download_view.mark(measurement)
     show.table(table, name=f"{mark}{key}_published_answers", alt="Unbiased and published answers with flags")
@@ -179,7 +179,7 @@ def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str)
             help=reason or None,
         )
     for reason in large.values():
-        st.caption(plain(in_labels(reason)))
+        st.caption(escape_markdown(in_labels(reason)))
 
 
 def _script(arguments: tuple[Any, ...]) -> str:

@@ -18,7 +18,7 @@ from engine.workload import Schema
 from pages.parts.jobs import private, sources
 from pages.parts.release import folders
 from pages.parts.shell import code, state
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import escape_markdown, show_errors
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -140,7 +140,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     ``person`` is the column that the schema declares; then there is nothing to choose.
     """
     named: tuple[str, ...] = ()
-    with shown_here():
+    with show_errors():
         named = named_sources()
     ways = [FILE, UPLOAD, *([TABLE] if named else [])]
     how = st.radio("Records", ways, horizontal=True, key="records_how")
@@ -170,7 +170,7 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     )
     if person is not None:
         st.caption(
-            plain(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
+            escape_markdown(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
         )
         rows_are, number = _rows_are()
         return Source(
@@ -230,7 +230,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     with suppress(DataError, LimitExceeded, OSError):  # the check of the records reports what is wrong with the file
         file = None if upload is not None else folders.readable(path, ENDINGS)
         key = key or (str(file), file.stat().st_mtime_ns if file is not None else 0)
-        stored = state.only_here().get(SHEETS)
+        stored = state.page_state().get(SHEETS)
         if stored is not None and stored[0] == key:
             return tuple(stored[1])
         copy = _copied(upload) if upload is not None else None
@@ -240,7 +240,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
             if copy is not None:
                 copy.unlink(missing_ok=True)
     names = names if len(names) > 1 else ()
-    state.only_here()[SHEETS] = key, names
+    state.page_state()[SHEETS] = key, names
     return names
 
 

@@ -19,7 +19,7 @@ from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.records_form import Source
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here, trouble, words_of
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors, show_error, error_text
 
 RELEASED = "released_source"  # what this session released last, and from which records
 
@@ -43,11 +43,11 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
     job = job_key(book, key)
     if work.is_there(job):
         return
-    with kept_for("release"):
+    with deferred_errors("release"):
         path, copies = source.to_file()
         arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.columns)
         watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
-        watch.mine(job)
+        watch.claim(job)
         st.session_state[RELEASED] = chosen_records(key, source)
     st.session_state.pop("confirmation", None)
 
@@ -73,21 +73,21 @@ def same_records(
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"same|{token}|{book.path}|{chosen}"
     if work.find(job) is None:
-        with kept_for("same"):
+        with deferred_errors("same"):
             path, copies = source.to_file()
             watch.start(job, compare, str(book.path), key, path, source.columns, copies=copies)
-    show_kept("same")
+    show_deferred_error("same")
     done = watch.job(job, label="Comparing the chosen records with those that were measured")
     job_state = work.find(job)
     if done is not None and done.result:
-        trouble(f"{done.result} {advice}")
+        show_error(f"{done.result} {advice}")
     return job_state is None or not (job_state.running or job_state.result)
 
 
 def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """Start the strict check of the records in a worker, anew at every press; it spends nothing."""
     work.forget(job)  # the same file may hold other records by now
-    with kept_for("check"):
+    with deferred_errors("check"):
         path, copies = source.to_file()
         watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.columns, copies=copies)
 
@@ -110,7 +110,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         help="Shows how each column and its values fit the schema, counts rows that do not, and looks for the same "
         "records under other names. Exact, and so not to be published; spends nothing.",
     )
-    show_kept("check")
+    show_deferred_error("check")
     done = watch.job(job, label="Check")
     if done is not None:
         watch.show_rows(done.result)
@@ -124,7 +124,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
 
 def _use_unit(status: DatasetStatus) -> None:
     """Plan for the people that the total of the dataset protects."""
-    with kept_for("release"):
+    with deferred_errors("release"):
         state.change(budget=status.definition.unit(state.current().budget), redraw=True)
 
 
@@ -133,7 +133,7 @@ def confirm(
 ) -> None:
     """What the release spends, and the typed confirmation; nothing where it was paid for and broke off."""
     counts, takes = status.definition.counts, plan.pcost
-    with shown_here():
+    with show_errors():
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     if status.definition.unit(plan.budget) != plan.budget:
@@ -143,7 +143,7 @@ def confirm(
         key="spending",
         config=show.EXPORT,
     )
-    st.info(plain(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
+    st.info(escape_markdown(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
     if interrupted:
         takes = 0.0
         st.warning(
@@ -157,7 +157,7 @@ def confirm(
         )
     check(book, plan, status.dataset, source)
     typed = st.text_input(
-        f"Type the name of the dataset, {plain(status.dataset)}, to confirm. This cannot be undone.",
+        f"Type the name of the dataset, {escape_markdown(status.dataset)}, to confirm. This cannot be undone.",
         key="confirmation",
         live=True,
         autocomplete="off",
@@ -181,7 +181,7 @@ def confirm(
     )
     if reason:
         right.caption(f"Release has to wait: {reason}")
-    show_kept("release")
+    show_deferred_error("release")
 
 
 def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str, *, interrupted: bool) -> str:
@@ -190,7 +190,7 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     except EngineError as error:
-        return words_of(error)
+        return error_text(error)
     if takes > status.left and not interrupted:
         left, cost_text = texts.remaining_text(status.left), texts.cost(takes)
         return (
@@ -217,7 +217,7 @@ def stored(book: Ledger, key: str) -> Measurement | None:
     try:
         measurement = load_measurement(book, key)
     except EngineError as error:
-        trouble(words_of(error))
+        show_error(error_text(error))
         return None
     st.session_state["released"] = ((str(book.path), key), measurement)
     return measurement
@@ -225,10 +225,10 @@ def stored(book: Ledger, key: str) -> Measurement | None:
 
 def receipt(book: Ledger, key: str) -> None:
     """What the ledger holds about a release, and what happened to the rows, for the curator only."""
-    with shown_here():
+    with show_errors():
         receipt_row = dataset_form.spent(book, key)
         st.success(
-            plain(
+            escape_markdown(
                 f"Released for {receipt_row.dataset} at {receipt_row.utc}: {texts.cost(receipt_row.pcost)} pcost, ledger row "
                 f"{receipt_row.seq}. Reloading this page, or pressing the button again, shows this same result and spends "
                 "nothing."

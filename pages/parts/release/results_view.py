@@ -19,7 +19,7 @@ from pages.parts.jobs import tasks, watch
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import escape_markdown, show_errors
 from pages.parts.workload import group_choice, query_form, scale_form
 
 PAGE = 100  # answers a page
@@ -80,9 +80,9 @@ def browse(measurement: Measurement, *, key: str, records: Any = None, name: str
         answers = add_truth(answers, measurement.plan, number, start, records)
     st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
     drawn = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
-    scale = scale_form.known()
+    scale = scale_form.other_page_scale()
     show.chart(drawn, key=key)()
-    st.caption(plain(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
+    st.caption(escape_markdown(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
     table = drawn.table
     if scale is not None:
         hide = st.checkbox("Hide answers that are noise", key=f"{key}_hide", persist_state="session")
@@ -98,7 +98,7 @@ def browse(measurement: Measurement, *, key: str, records: Any = None, name: str
 
 def ask(measurement: Measurement, *, key: str) -> None:
     """A question asked afterwards, at no further privacy cost."""
-    with shown_here():
+    with show_errors():
         query = query_form.choose(measurement.plan.schema, key=f"{key}_ask")
         how = st.segmented_control("Together with another query", list(TOGETHER), key=f"{key}_together")
         other = query_form.choose(measurement.plan.schema, key=f"{key}_other") if how else None
@@ -110,7 +110,7 @@ def ask(measurement: Measurement, *, key: str) -> None:
             signs.append(TOGETHER[how])
             text = f"({query.text}) {how} ({other.text})"
         answer = measurement.combination(queries, signs)
-        st.markdown(f"**{plain(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
+        st.markdown(f"**{escape_markdown(text)}**{' (rehearsal)' if measurement.rehearsal else ''}")
         if how:
             st.caption("The error is exact: it counts in that both answers are made of the same noisy numbers.")
         one, two, three = st.columns(3)
@@ -144,5 +144,5 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     )
     done = watch.job(job, label="Coverage check")
     if done is not None:
-        st.markdown(f"**{plain(done.result.sentence)}**")
+        st.markdown(f"**{escape_markdown(done.result.sentence)}**")
         show.picture(figures.coverage_picture(done.result), key="coverage")

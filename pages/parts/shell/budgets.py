@@ -12,7 +12,7 @@ from engine._format import cost, pluralize
 from engine.privacy import Budget
 from engine.privacy.budget import delta_text, mu_of_guess
 from pages.parts.shell import state
-from pages.parts.shell.words import kept_for
+from pages.parts.shell.words import deferred_errors
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 RISK = "guessing risk"
@@ -81,7 +81,7 @@ def _epsilon(budget: Budget) -> float:
     return budget.epsilon(budget.report_delta)
 
 
-def said(budget: Budget) -> str:
+def in_words(budget: Budget) -> str:
     """A budget in the language that was chosen, with whom it protects where that is not one row, there or not.
 
     >>> said(Budget(pcost=1.0)), said(Budget.pure(1.0, rows_per_person=3))
@@ -93,16 +93,16 @@ def said(budget: Budget) -> str:
     )
 
 
-def summary(studio: state.Studio) -> str:
+def summary(studio: state.RequestState) -> str:
     """One line about everything chosen so far, as plain text."""
     if studio.workload is None:
         return "Nothing chosen yet. Start with a schema."
     schema, workload = studio.workload.schema, studio.workload
     counts = f"{pluralize(len(workload.groups), 'group')}, {pluralize(workload.queries, 'query', 'queries')}"
-    centers = " · Centers: tuned" if studio.taken.get("centers") == "tuned" else ""
+    centers = " · Centers: tuned" if studio.options_without_defaults.get("centers") == "tuned" else ""
     return (
         f"Schema: {pluralize(len(schema), 'attribute')}, {pluralize(schema.size, 'cell')} · "
-        f"Workload: {counts if workload.groups else 'empty'} · Budget: {said(studio.budget)}{centers}"
+        f"Workload: {counts if workload.groups else 'empty'} · Budget: {in_words(studio.budget)}{centers}"
     )
 
 
@@ -124,14 +124,14 @@ def choose_language() -> str:
 def _use_language() -> None:
     """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
     current, unit = state.current().budget, st.session_state[UNIT]
-    with kept_for("budget"):
+    with deferred_errors("budget"):
         if unit == PURE and current.pure_epsilon is None:
             state.change(budget=Budget.pure(current.pcost**0.5, **unit_of(current)), redraw=True)
         elif unit != PURE and current.pure_epsilon is not None:
             state.change(budget=Budget(pcost=current.pcost, **unit_of(current)), redraw=True)
 
 
-def others(budget: Budget) -> str:
+def other_units(budget: Budget) -> str:
     """A budget in all languages, as plain text.
 
     >>> others(Budget(pcost=1.0))

@@ -40,7 +40,7 @@ def button(
     Where a value has changed since, the page is drawn first, and then the action takes what the button was given anew.
     A button that is ``disabled`` by then does nothing, and one that ``spends`` waits for another press.
     """
-    drawn, cache = _DRAWN.get(), state.only_here()
+    drawn, cache = _DRAWN.get(), state.page_state()
     held = _chosen() if drawn is None else drawn
     if cache.get(PRESSED) == key:
         del cache[PRESSED]
@@ -53,9 +53,9 @@ def button(
     def call() -> None:
         now = _chosen(key)
         if any(now.get(name, value) != value for name, value in held.items()):
-            state.only_here()[PRESSED] = key
+            state.page_state()[PRESSED] = key
         else:
-            state.only_here().pop(PRESSED, None)
+            state.page_state().pop(PRESSED, None)
             action(*args)
 
     draw = st.button if place is None else place.button
@@ -63,12 +63,12 @@ def button(
 
 
 @contextmanager
-def heard() -> Iterator[None]:
+def run_pending() -> Iterator[None]:
     """Within, a page is drawn, and first of all done what a button is due to do, as Streamlit does.
 
     A button that is not drawn again has nothing to do any more, whenever it may come back.
     """
-    if pending := state.only_here().pop(DUE, None):
+    if pending := state.page_state().pop(DUE, None):
         action, args = pending
         action(*args)
     held: dict[str, Any] = {}
@@ -82,7 +82,7 @@ def heard() -> Iterator[None]:
         _DRAWN.reset(token)
         held |= _chosen()  # once for all buttons; what a person changes from here on is new to each of them
         if drawn:
-            state.only_here().pop(PRESSED, None)
+            state.page_state().pop(PRESSED, None)
 
 
 def _chosen(but: str = OURS) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from engine._values import cached_on_value
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
 from engine.workload.families import default_family
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
 MAX_TEXT = 4000
-USUAL = ("prefix", "marginal", "range")  # families that all k-way sets may ask of numeric attributes
+DEFAULT_FAMILIES = ("prefix", "marginal", "range")  # families that all k-way sets may ask of numeric attributes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +69,14 @@ def schema_script(schema: Schema | None) -> Script:
     return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
 
 
-def workload_script(studio: Studio) -> Script:
+def workload_script(studio: RequestState) -> Script:
     """Make `schema` and `workload`."""
     head = schema_script(studio.schema)
     if studio.workload is None:
         return head
     ways, numeric, rest = _leading_ways(studio.workload)
     each = f'{{a.name: "{numeric}" for a in schema.attributes if a.kind == "numeric"}}'
-    family = f", family={each}" if numeric != USUAL[0] else ""
+    family = f", family={each}" if numeric != DEFAULT_FAMILIES[0] else ""
     start = f"Workload.all_ways(schema, ways={ways!r}{family})" if ways else "Workload(schema)"
     groups = studio.workload.groups[rest:]
     in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
@@ -106,22 +106,22 @@ def budget_text(budget: Budget) -> str:
     return f"Budget(pcost={budget.pcost!r}{more}{delta})"
 
 
-def plan_script(studio: Studio) -> Script:
+def plan_script(studio: RequestState) -> Script:
     """Make `made`, the plan."""
-    options = "".join(f", {name}={value!r}" for name, value in studio.taken.items())
+    options = "".join(f", {name}={value!r}" for name, value in studio.options_without_defaults.items())
     more = f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
     return workload_script(studio) + _script(
         f"made = plan(workload, {budget_text(studio.budget)}{more})", engine="Budget plan"
     )
 
 
-def plan_code(studio: Studio) -> str:
+def plan_code(studio: RequestState) -> str:
     """Make the plan and print what it promises."""
     return (plan_script(studio) + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))).text()
 
 
 def release_code(
-    studio: Studio, *, dataset: str, ledger: str, records: Script, attempt: int, columns: Mapping[str, Any]
+    studio: RequestState, *, dataset: str, ledger: str, records: Script, attempt: int, columns: Mapping[str, Any]
 ) -> str:
     """Measure the plan on records and write the answers."""
     which = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
@@ -150,7 +150,7 @@ def columns_text(columns: Mapping[str, Any]) -> str:
     return "".join(f", {name}={value!r}" for name, value in columns.items() if value)
 
 
-def rehearsal_code(studio: Studio, *, rows: int, seed: int) -> str:
+def rehearsal_code(studio: RequestState, *, rows: int, seed: int) -> str:
     """Rehearse the plan on simulated records."""
     lines = (
         f"records = synthetic(schema, rows={rows}, seed={seed})\n"
@@ -201,17 +201,17 @@ def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
     number of groups they make.
     """
     schema = workload.schema
-    for numeric in USUAL:
+    for numeric in DEFAULT_FAMILIES:
         families = {a.name: numeric if a.kind == "numeric" else default_family(a.kind) for a in schema.attributes}
         for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
             groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
             sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
-            if 0 < groups <= len(workload.groups) and all(map(partial(_is_usual, families), workload.groups, sets)):
+            if 0 < groups <= len(workload.groups) and all(map(partial(_has_default_family, families), workload.groups, sets)):
                 return ways, numeric, groups
-    return (), USUAL[0], 0
+    return (), DEFAULT_FAMILIES[0], 0
 
 
-def _is_usual(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
+def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
     """Whether a group is what `Workload.all_ways` makes of these attributes."""
     plainly = group.attributes == names and group.weight == 1.0 and group.query_weights is None
     if not plainly or not isinstance(group.family, Mapping) or len(group.family) != len(names):

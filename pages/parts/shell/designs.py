@@ -17,7 +17,7 @@ from engine._atomic_io import atomic_file
 from engine.errors import PlanError
 from pages.parts.shell import places
 
-KEPT = 200  # designs; those that were looked at longest ago go first
+MAX_DESIGNS = 200  # designs; those that were looked at longest ago go first
 MAX_TEXT = 64_000_000  # characters
 SUFFIX = ".design"
 _NAME = re.compile(r"[A-Za-z0-9_-]{16}")
@@ -34,7 +34,7 @@ def keep(text: str) -> str:
         with atomic_file(folder / f"{name}{SUFFIX}", overwrite=True) as file:
             file.write(zlib.compress(text.encode(), 1))
         files = sorted(folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime)
-        for old in files[:-KEPT]:
+        for old in files[:-MAX_DESIGNS]:
             old.unlink(missing_ok=True)
         return name
     return ""

@@ -11,7 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from engine._format import cost
 from engine.privacy import Budget
 from pages.parts.shell import budgets, clicks, link, places, state
-from pages.parts.shell.words import in_labels, plain, trouble
+from pages.parts.shell.words import in_labels, escape_markdown, show_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ def start() -> None:
     pages = [st.Page(p.file, title=p.title, icon=p.icon, default=p is PAGES[0]) for p in PAGES]
     chosen = st.navigation(pages)
     state.enter(chosen.title)
-    with clicks.heard():
+    with clicks.run_pending():
         link.restore()
         places.restore()
         link.keep()
@@ -89,7 +89,7 @@ def sidebar() -> None:
                 budget_shown(studio.budget)
         _PLACE.set(place)
         gauge()
-        st.caption(plain(budgets.summary(studio)))
+        st.caption(escape_markdown(budgets.summary(studio)))
         back, forth = st.columns(2)
         back.button("↩ Undo", key="undo", on_click=state.undo, disabled=not steps.past, width="stretch")
         forth.button("↪ Redo", key="redo", on_click=state.redo, disabled=not steps.future, width="stretch")
@@ -110,7 +110,7 @@ def budget_shown(budget: Budget) -> None:
         "what it protects from.",
         label_visibility="collapsed",
     )
-    st.caption(plain(budgets.others(budget)))
+    st.caption(escape_markdown(budgets.other_units(budget)))
 
 
 def gauge() -> None:
@@ -119,10 +119,10 @@ def gauge() -> None:
     if status is None:
         return
     words = f"{status.dataset}: {cost(status.spent)} of {cost(status.total)} {status.definition.counts} spent"
-    st.progress(min(status.spent / status.total, 1.0), text=plain(words))
+    st.progress(min(status.spent / status.total, 1.0), text=escape_markdown(words))
 
 
-def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) -> state.Studio:
+def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) -> state.RequestState:
     """Draw title, summary and tutorial text, both in a fold where results come first; return what is chosen so far."""
     studio = state.current()
     st.title(f"{info.icon} {info.title}")
@@ -133,21 +133,21 @@ def header(info: PageInfo, lead: str, tutorial: str, *, folded: bool = False) ->
         if folded:
             st.expander(lead, icon="💡", type="compact").markdown(tutorial)
         else:
-            explained(info, tutorial)
+            show_tutorial(info, tutorial)
     if damaged := st.session_state.get("address_trouble"):
-        trouble(damaged)
-    if missed := state.lost():
+        show_error(damaged)
+    if missed := state.dropped_groups():
         with st.container(border=True):
             st.warning(f"{len(missed):,} groups no longer fit the schema and were left out. Undo brings them back.")
             for reason in missed[:5]:
-                st.caption(plain(in_labels(reason)))
-            clicks.button("Understood", state.note_lost, (), key="forget_lost")
+                st.caption(escape_markdown(in_labels(reason)))
+            clicks.button("Understood", state.note_dropped_groups, (), key="forget_lost")
     return studio
 
 
-def explained(info: PageInfo, tutorial: str) -> None:
+def show_tutorial(info: PageInfo, tutorial: str) -> None:
     """What a page is for: in view when it is new to the person, folded when one comes back to it."""
-    cache, seen = state.only_here(), st.session_state.setdefault("explained", set())
+    cache, seen = state.page_state(), st.session_state.setdefault("explained", set())
     # as it was when the page was entered, so that the box does not fold under the hands of its reader
     if cache.setdefault("known", info.title in seen):
         st.expander("What this page is for", icon="💡").markdown(tutorial)
@@ -156,7 +156,7 @@ def explained(info: PageInfo, tutorial: str) -> None:
     seen.add(info.title)
 
 
-def path(studio: state.Studio, here: str) -> str:
+def path(studio: state.RequestState, here: str) -> str:
     """The way from a schema to a release: what is done, and where this page is on it."""
     ready = {
         "Schema": studio.workload is not None,
@@ -170,7 +170,7 @@ def path(studio: state.Studio, here: str) -> str:
     return " → ".join(steps)
 
 
-def previewed(studio: state.Studio) -> None:
+def previewed(studio: state.RequestState) -> None:
     """Note that there is a plan of what is chosen, so that the way to the release shows it."""
     st.session_state[PREVIEWED] = studio
 

@@ -17,7 +17,7 @@ import streamlit as st
 from engine.errors import EngineError, PlanError
 from engine.workload import Workload
 from pages.parts.shell import designs, places, state
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 
 NAME = "plan"
 MAX_LENGTH = 12_000  # longer addresses are cut by some browsers and proxies
@@ -28,7 +28,7 @@ NAMED = "~"  # what a name begins with that stands for a design on the server
 OURS = (NAME, places.NAME)  # what every page keeps in its address
 
 
-def packed(studio: Studio) -> str:
+def packed(studio: RequestState) -> str:
     """The state as text for an address.
 
     >>> unpacked(packed(Studio())).budget.pcost
@@ -41,24 +41,24 @@ def _compressed(text: str) -> str:
     return base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
-def unpacked(text: str) -> Studio:
+def unpacked(text: str) -> RequestState:
     """Inverse of `packed`; raises PlanError when the text is damaged."""
     try:
         unpacker = zlib.decompressobj()
         text_bytes = unpacker.decompress(base64.urlsafe_b64decode(text.encode()), MAX_TEXT)
     except (ValueError, binascii.Error, zlib.error):
         raise PlanError("The plan in the address of this page is damaged. Open a plan file instead.") from None
-    return _shared(Studio.from_json(text_bytes))
+    return _shared(RequestState.from_json(text_bytes))
 
 
-def _shared(studio: Studio) -> Studio:
+def _shared(studio: RequestState) -> RequestState:
     """The same state with the workload that others who ask the same hold already: what is known of it is known there.
 
     Workloads hold no data, and go when nobody holds them.
     """
     if studio.workload is None:
         return studio
-    return replace(studio, workload=_HELD.setdefault(studio.question_key, studio.workload))
+    return replace(studio, workload=_HELD.setdefault(studio.request_key, studio.workload))
 
 
 def restore() -> None:
@@ -68,7 +68,7 @@ def restore() -> None:
         return
     try:
         if text.startswith(NAMED):
-            state.start_with(_shared(Studio.from_json(designs.find(text.removeprefix(NAMED)))))
+            state.start_with(_shared(RequestState.from_json(designs.find(text.removeprefix(NAMED)))))
             st.session_state["packed"] = (state.current(), text)
         else:
             state.start_with(unpacked(text))
@@ -87,7 +87,7 @@ def keep() -> None:
         st.query_params[NAME] = text
 
 
-def _packed_once(studio: Studio) -> str:
+def _packed_once(studio: RequestState) -> str:
     cached = st.session_state.get("packed")
     if cached is None or cached[0] is not studio:
         document = studio.to_json()

@@ -24,7 +24,7 @@ from engine._atomic_io import atomic_file
 from pages.parts.shell.guard import BROWSER
 
 VARIABLE, NAME = "DP_WORKBENCH_SETTINGS", "at"
-KEPT = ("ledger_path", "dataset", "step", "paid", "coarse_step", "coarse_kind", "coarse_chain")  # texts of the session
+SESSION_TEXTS = ("ledger_path", "dataset", "step", "paid", "coarse_step", "coarse_kind", "coarse_chain")  # texts of the session
 CHOSEN = tuple(f"coarse_ways_{most}_{few}" for most in (2, 3) for few in (True, False))  # and lists of whole numbers
 BROWSERS, PAGES, LEDGERS = 50, 100, 10  # how many are remembered, and how many of each browser
 _LOCK = threading.Lock()
@@ -48,7 +48,7 @@ def restore() -> None:
         page = {"ledger_path": next(iter(ledgers()), "")}
     else:
         st.session_state["place_name"] = name
-    for name in (*KEPT, *CHOSEN):
+    for name in (*SESSION_TEXTS, *CHOSEN):
         if page.get(name) and _fits(name, page[name]):
             st.session_state.setdefault(name, page[name])
 
@@ -57,7 +57,7 @@ def keep() -> None:
     """Remember where this page is, when that has changed."""
     if (name := st.session_state.get("place_name")) and st.query_params.get(NAME) != name:
         st.query_params[NAME] = name
-    now = {name: st.session_state.get(name) for name in (*KEPT, *CHOSEN)}
+    now = {name: st.session_state.get(name) for name in (*SESSION_TEXTS, *CHOSEN)}
     now = {name: value for name, value in now.items() if _fits(name, value)}
     # a widget that is not on this page forgets its value, not where the person was
     now = st.session_state.get("place", {}) | now
@@ -81,7 +81,7 @@ def _fits(name: str, value: object) -> bool:
     return isinstance(value, str)
 
 
-def opened(ledger: str) -> None:
+def remember_ledger(ledger: str) -> None:
     """Remember a ledger that this browser has opened."""
     if not browser() or st.session_state.get("opened") == ledger:
         return

@@ -11,7 +11,7 @@ import streamlit as st
 
 from engine._format import csv_text, latex_text
 from engine.figures import Picture
-from pages.parts.shell.words import plain, shown_here
+from pages.parts.shell.words import escape_markdown, show_errors
 
 if TYPE_CHECKING:
     from streamlit.elements.lib.column_types import ColumnConfig
@@ -67,7 +67,7 @@ def folds(views: Mapping[str, tuple[str, Callable[..., Any]]], *, arguments: tup
     for key, (label, view) in views.items():
         with st.expander(label, key=f"fold_{key}", on_change="rerun") as fold:
             if fold.open:
-                with shown_here():
+                with show_errors():
                     view(*arguments)
 
 
@@ -105,14 +105,14 @@ def picture(
 ) -> None:
     """Draw a figure of the engine, its note, and its table with a download; `on_select` hears of what is chosen."""
     if titled:
-        st.markdown(f"**{plain(drawing.title)}**")
+        st.markdown(f"**{escape_markdown(drawing.title)}**")
     draw = chart(drawing, key=key, config=config, height=height)
     if on_select is None:
         draw()
     else:
         draw(on_select=on_select, selection_mode=selects)
     if drawing.note:
-        st.caption(plain(drawing.note))
+        st.caption(escape_markdown(drawing.note))
     with st.expander("The same as a table", key=f"twin_{key}", on_change="rerun") as twin:
         if twin.open:
             table(drawing.table, name=key, alt=drawing.title)

@@ -16,7 +16,7 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from engine.errors import EngineError
 from engine.workload import Schema, Workload
-from pages.parts.shell.studio import Studio as Studio
+from pages.parts.shell.studio import RequestState as RequestState
 
 LIMIT = 200  # steps that undo remembers
 KEY = "history"
@@ -27,12 +27,12 @@ TARGETS, DROPPED = "targets", "targets_dropped"  # of single groups: the option,
 class History:
     """States before and after the present one; `version` counts the changes that did not come from a widget."""
 
-    present: Studio = field(default_factory=Studio)
-    past: tuple[Studio, ...] = ()
-    future: tuple[Studio, ...] = ()
+    present: RequestState = field(default_factory=RequestState)
+    past: tuple[RequestState, ...] = ()
+    future: tuple[RequestState, ...] = ()
     version: int = 0
 
-    def push(self, studio: Studio, *, redraw: bool) -> History:
+    def push(self, studio: RequestState, *, redraw: bool) -> History:
         """The history after one more step; a step that changes nothing is none."""
         if studio.key == self.present.key:
             return self
@@ -60,7 +60,7 @@ def history() -> History:
     return stack
 
 
-def current() -> Studio:
+def current() -> RequestState:
     """What is chosen now."""
     return history().present
 
@@ -70,7 +70,7 @@ def version() -> int:
     return history().version
 
 
-def commit(studio: Studio, *, redraw: bool = False) -> None:
+def commit(studio: RequestState, *, redraw: bool = False) -> None:
     """Make `studio` the present state; `redraw` when the widgets on screen do not show it yet."""
     before = current()
     committed = studio.after(before)
@@ -84,14 +84,14 @@ def change(*, redraw: bool = False, **fields: Any) -> None:
     commit(replace(current(), **fields), redraw=redraw)
 
 
-def start_with(studio: Studio) -> None:
+def start_with(studio: RequestState) -> None:
     """Begin the session with a state that came from outside."""
     st.session_state[KEY] = History(present=studio)
 
 
 def undo() -> None:
     """Go one step back; messages about the step that is taken back go with it."""
-    note_lost(())
+    note_dropped_groups(())
     st.session_state["trouble"] = {}
     st.session_state[KEY] = history().undo()
 
@@ -102,7 +102,7 @@ def redo() -> None:
     st.session_state[KEY] = history().redo()
 
 
-def renamed(old: Schema, new: Schema) -> dict[str, str]:
+def renamed_attributes(old: Schema, new: Schema) -> dict[str, str]:
     """Attributes whose name alone changed between two schemas of the same length: old name -> new name."""
     if len(old) != len(new):
         return {}
@@ -110,9 +110,9 @@ def renamed(old: Schema, new: Schema) -> dict[str, str]:
     return {before: after for before, after in pairs if before != after and before not in new and after not in old}
 
 
-def fitted(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
+def fit_workload(workload: Workload, schema: Schema) -> tuple[Workload, tuple[str, ...]]:
     """The workload on a changed schema, and the reasons why groups had to be left out."""
-    names = renamed(workload.schema, schema)
+    names = renamed_attributes(workload.schema, schema)
     retained, lost = Workload(schema), []
     for group in workload.groups:
         attributes = [names.get(name, name) for name in group.attributes]
@@ -132,34 +132,34 @@ def choose_schema(schema: Schema, *, redraw: bool = True) -> None:
     The budget protects as many rows of a person as the schema newly declares.
     """
     before, budget = current().workload, current().budget
-    workload, lost = (Workload(schema), ()) if before is None else fitted(before, schema)
+    workload, lost = (Workload(schema), ()) if before is None else fit_workload(before, schema)
     if schema.rows_per_person != (None if before is None else before.schema.rows_per_person):
         budget = replace(budget, rows_per_person=schema.rows_per_person or 1)
     change(workload=workload, budget=budget, redraw=redraw)
-    note_lost(lost)
+    note_dropped_groups(lost)
 
 
 def enter(page: str) -> None:
     """Note which page is drawn; what belonged to the page before it alone is forgotten, uploads above all."""
     if st.session_state.get("page", page) != page:
-        only_here().clear()
+        page_state().clear()
         if (context := get_script_run_ctx()) is not None:
             context.uploaded_file_mgr.remove_session_files(context.session_id)
     st.session_state["page"] = page
 
 
-def only_here() -> dict[str, Any]:
+def page_state() -> dict[str, Any]:
     """What is kept until another page is drawn."""
     values: dict[str, Any] = st.session_state.setdefault("only_here", {})
     return values
 
 
-def note_lost(reasons: Iterable[str]) -> None:
+def note_dropped_groups(reasons: Iterable[str]) -> None:
     """Keep what has to be told about groups that were left out."""
     st.session_state["lost"] = tuple(reasons)
 
 
-def lost() -> tuple[str, ...]:
+def dropped_groups() -> tuple[str, ...]:
     """Reasons why groups were left out by the last change of the schema."""
     names: tuple[str, ...] = st.session_state.get("lost", ())
     return names

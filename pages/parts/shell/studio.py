@@ -25,7 +25,7 @@ CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what 
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Studio:
+class RequestState:
     """One request in the making: public schema, workload, budget, mechanism with its options.  It holds no data.
 
     `options` are those that the person chose; where they leave centers open, the workload decides: see `taken`.
@@ -42,7 +42,7 @@ class Studio:
         return self.workload.schema if self.workload is not None else None
 
     @property
-    def asked(self) -> Workload:
+    def required_workload(self) -> Workload:
         """The workload where there has to be one; raises PlanError before a schema was chosen."""
         if self.workload is None:
             raise PlanError("There is no schema yet. Choose one on the Schema page.")
@@ -51,49 +51,49 @@ class Studio:
     @property
     def request(self) -> Request:
         """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
-        return Request(workload=self.asked, budget=self.budget, mechanism=self.mechanism, options=self.taken)
+        return Request(workload=self.required_workload, budget=self.budget, mechanism=self.mechanism, options=self.options_without_defaults)
 
-    def asking(self, request: Request) -> Studio:
+    def with_request(self, request: Request) -> RequestState:
         """The state that asks for a changed request; what is left open stays open where the options are the same."""
-        studio = Studio(
+        studio = RequestState(
             workload=request.workload, budget=request.budget, mechanism=request.mechanism, options=self.options
         )
-        return (studio if request.options == self.taken else studio.told(request.options)).after(self)
+        return (studio if request.options == self.options_without_defaults else studio.with_options(request.options)).after(self)
 
-    def told(self, options: Mapping[str, Any]) -> Studio:
+    def with_options(self, options: Mapping[str, Any]) -> RequestState:
         """This state with options as `plan` takes them; the centers are left open where they come out the same."""
         rest = {name: value for name, value in options.items() if name != CENTERS}
         left = replace(self, options=rest)
         centers = options.get(CENTERS, PAPER)
-        return left if left.taken.get(CENTERS, PAPER) == centers else replace(self, options={**rest, CENTERS: centers})
+        return left if left.options_without_defaults.get(CENTERS, PAPER) == centers else replace(self, options={**rest, CENTERS: centers})
 
     @property
-    def left_open(self) -> bool:
+    def centers_are_open(self) -> bool:
         """Whether the workload decides on the centers."""
         return CENTERS not in self.options
 
     @property
-    def even(self) -> Studio:
+    def with_uniform_centers(self) -> RequestState:
         """This state with uniform centers where they are left open: only plans with the same centers share spaces."""
-        if not self.left_open or "keep" in self.options or CENTERS not in mechanism_class(self.mechanism).choices:
+        if not self.centers_are_open or "keep" in self.options or CENTERS not in mechanism_class(self.mechanism).choices:
             return self
         return replace(self, options=dict(self.options) | {CENTERS: PAPER})
 
     @cached_property
-    def usual(self) -> DefaultOptions:
+    def default_options(self) -> DefaultOptions:
         """The options with what was left open filled in, and why."""
         if self.workload is None or not self.workload.groups:
             return DefaultOptions(options=self.options)
         options = json.dumps(dict(self.options), sort_keys=True)
-        return _usual(f"{workload_digest(self.workload)}{self.mechanism}{options}", self)
+        return _default_options(f"{workload_digest(self.workload)}{self.mechanism}{options}", self)
 
     @property
-    def taken(self) -> Mapping[str, Any]:
+    def options_without_defaults(self) -> Mapping[str, Any]:
         """The options as `plan` takes them, without the centers that it takes by itself."""
-        options = self.usual.options
+        options = self.default_options.options
         return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
 
-    def after(self, before: Studio) -> Studio:
+    def after(self, before: RequestState) -> RequestState:
         """This state, with targets of single groups only as far as its groups are those that had them before."""
         if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
             return self
@@ -101,7 +101,7 @@ class Studio:
         return replace(self, options=remove_targets(self.options) if options is None else options)
 
     @property
-    def question(self) -> str:
+    def request_json(self) -> str:
         """Everything but the budget as text, whole: a text means the same plan wherever it is opened.
 
         It is long with many groups, and undo remembers many states: none of them keeps it.
@@ -110,31 +110,31 @@ class Studio:
         return f'{self._rest[:-1]}, "workload": {workload_json}}}'
 
     @cached_property
-    def question_key(self) -> str:
+    def request_key(self) -> str:
         """A short name of everything but the budget, by content."""
         digest = "" if self.workload is None else workload_digest(self.workload)
         return hashlib.sha256(f"{self._rest}{digest}".encode()).hexdigest()
 
     @property
     def _rest(self) -> str:
-        return json.dumps({"mechanism": self.mechanism, "options": dict(self.taken)}, sort_keys=True)
+        return json.dumps({"mechanism": self.mechanism, "options": dict(self.options_without_defaults)}, sort_keys=True)
 
     @cached_property
-    def asked_key(self) -> str:
+    def workload_budget_key(self) -> str:
         """A short name of the workload and the budget, by content."""
-        return f"{workload_digest(self.asked)}{json.dumps(self.budget.to_dict())}"
+        return f"{workload_digest(self.required_workload)}{json.dumps(self.budget.to_dict())}"
 
     @cached_property
     def key(self) -> str:
         """A short name of the whole state, by content."""
-        return hashlib.sha256(f"{self.question_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
+        return hashlib.sha256(f"{self.request_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
 
     def to_json(self) -> str:
         """The whole state as text; equal texts mean equal states."""
-        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.question}}}'
+        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.request_json}}}'
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> Studio:
+    def from_json(cls, text: str | bytes) -> RequestState:
         """Inverse of `to_json`; raises PlanError when the text is something else."""
         try:
             document = parse_json(text, constants=True)
@@ -145,12 +145,12 @@ class Studio:
         if not isinstance(mechanism, str) or not isinstance(options, dict):
             raise PlanError("The mechanism of the saved request is damaged. Export it again.")
         workload = None if workload_data is None else Workload.from_dict(workload_data)
-        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism).told(options)
+        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism).with_options(options)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _usual(question: str, _studio: Studio) -> DefaultOptions:
+def _default_options(question: str, _studio: RequestState) -> DefaultOptions:
     try:
-        return default_options(_studio.asked, _studio.mechanism, _studio.options)
+        return default_options(_studio.required_workload, _studio.mechanism, _studio.options)
     except PlanError:  # options that are none: planning says so
         return DefaultOptions(options=_studio.options)

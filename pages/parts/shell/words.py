@@ -56,7 +56,7 @@ def in_labels(message: object) -> str:
     return translate_arguments(str(message), LABELS, ", ".join)
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     r"""Text for a place that reads Markdown, with every mark escaped: a name can then draw no picture and no link.
 
     A word joiner, which is not seen, stops bare addresses from becoming links.
@@ -68,12 +68,12 @@ def plain(text: str) -> str:
     return _MARKUP.sub(r"\\\1", text)
 
 
-def trouble(message: str) -> None:
+def show_error(message: str) -> None:
     """Show a message of the engine."""
-    st.error(plain(in_labels(message)), icon="⚠️")
+    st.error(escape_markdown(in_labels(message)), icon="⚠️")
 
 
-def words_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The message of an engine error, or what to do when memory ran out unforeseen."""
     if isinstance(error, EngineError):
         return in_labels(error)
@@ -81,26 +81,26 @@ def words_of(error: Exception) -> str:
 
 
 @contextmanager
-def shown_here() -> Iterator[None]:
+def show_errors() -> Iterator[None]:
     """Show an engine error at the place where it happens while the page is drawn."""
     try:
         yield
     except (EngineError, MemoryError) as error:
-        trouble(words_of(error))
+        show_error(error_text(error))
 
 
 @contextmanager
-def kept_for(place: str) -> Iterator[None]:
-    """Keep an engine error of a callback for `show_kept` at the same place; success clears it."""
+def deferred_errors(place: str) -> Iterator[None]:
+    """Keep an engine error of a callback for `show_deferred_error` at the same place; success clears it."""
     messages = st.session_state.setdefault("trouble", {})
     messages.pop(place, None)
     try:
         yield
     except (EngineError, MemoryError) as error:
-        messages[place] = words_of(error)
+        messages[place] = error_text(error)
 
 
-def show_kept(place: str) -> None:
+def show_deferred_error(place: str) -> None:
     """Show the error that the last callback of this place left, if any."""
     if message := st.session_state.get("trouble", {}).get(place):
-        trouble(message)
+        show_error(message)

@@ -28,7 +28,7 @@ from engine.workload.schema_draft import (
 )
 from pages.parts.jobs import private
 from pages.parts.shell import clicks, state
-from pages.parts.shell.words import kept_for, plain
+from pages.parts.shell.words import deferred_errors, escape_markdown
 from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
@@ -71,7 +71,7 @@ def as_text(name: str, content: bytes, sheet: str | None = None, *, empty_rows: 
 
 def sheet_choice() -> None:
     """Draw the choice of a sheet, where a workbook was given that has several."""
-    key, sheets = state.only_here().get(SHEETS, ("", ()))
+    key, sheets = state.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
         st.selectbox("Sheet of the workbook", sheets, index=None, key=SHEET_NAME, on_change=_take_sheet, args=(key,))
 
@@ -84,7 +84,7 @@ def _take_sheet(key: str) -> None:
     if key == "public_file":
         _take(key, lambda place: _draft_public(place, sheet))
     else:
-        with kept_for("start"):
+        with deferred_errors("start"):
             take(file.name, file.getvalue(), sheet=sheet)
     st.session_state[SHEET_NAME] = sheet
 
@@ -92,7 +92,7 @@ def _take_sheet(key: str) -> None:
 def _draft_public(place: Path, sheet: str | None = None) -> DraftSchema:
     """Draft from a public table; the sheets of a workbook are kept, so that one of them can be chosen."""
     if place.name.lower().endswith(SHEET_ENDINGS):
-        state.only_here()[SHEETS] = "public_file", visible_sheets(place)
+        state.page_state()[SHEETS] = "public_file", visible_sheets(place)
     return draft_of_public(place if sheet is None else SheetFile(path=place, sheet=sheet))
 
 
@@ -107,7 +107,7 @@ def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
 
 def clear(source: str = "") -> dict[str, object]:
     """Remove the draft and note the uploader of the next one; return what this session stores for the page."""
-    cache: dict[str, object] = state.only_here()
+    cache: dict[str, object] = state.page_state()
     for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
         cache.pop(key, None)
     cache[SOURCE] = source
@@ -120,8 +120,8 @@ def clear(source: str = "") -> dict[str, object]:
 
 def remove(key: str) -> None:
     """Remove the draft and the error of a file that was removed from its uploader."""
-    if state.only_here().get(SOURCE) == key:
-        with kept_for("start"):
+    if state.page_state().get(SOURCE) == key:
+        with deferred_errors("start"):
             clear()
 
 
@@ -162,19 +162,19 @@ def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
         remove(key)
         return
     cache = clear(key)  # first, so that a file that cannot be read leaves no draft of another one
-    with _on_disk(file.name, file.getbuffer()) as place, kept_for("start"):
+    with _on_disk(file.name, file.getbuffer()) as place, deferred_errors("start"):
         cache[DRAFT] = read(place)
 
 
 def draw() -> None:
     """Draw what a file that is no schema needs, if one was given."""
     sheet_choice()
-    if (draft := state.only_here().get(DRAFT)) is not None:
+    if (draft := state.page_state().get(DRAFT)) is not None:
         _other_draft(draft)
-    if columns := state.only_here().get(RECORDS):
+    if columns := state.page_state().get(RECORDS):
         _way_out(columns)
-    if state.only_here().get(DICTIONARY) is not None:
-        _draft(state.only_here()[DICTIONARY])
+    if state.page_state().get(DICTIONARY) is not None:
+        _draft(state.page_state()[DICTIONARY])
 
 
 def _way_out(columns: tuple[str, ...]) -> None:
@@ -196,7 +196,7 @@ def _draft(content: bytes) -> None:
         hold = st.radio(
             "Where a value has a code and a label, your records hold the", HOLD, horizontal=True, key="draft_hold"
         )
-        with kept_for("start"):
+        with deferred_errors("start"):
             draft = draft_from_dictionary(content, hold=hold)
             _left_to_the_person(draft)
             _confirm(draft.schema)
@@ -214,11 +214,11 @@ def _left_to_the_person(draft: DraftSchema) -> None:
     if draft.reasons:
         names = [name or "(no name)" for name in draft.reasons]
         listed = ", ".join(names[:SHOWN]) + (", …" if len(names) > SHOWN else "")
-        st.info(plain(f"No attribute was drafted for {listed}. Add by hand below those that you need."))
+        st.info(escape_markdown(f"No attribute was drafted for {listed}. Add by hand below those that you need."))
         reasons = {"Column": names, "Reason": list(draft.reasons.values())}
         st.dataframe(reasons, hide_index=True, key="draft_reasons", alt="Why columns have no attribute")
     for note in draft.notes[:SHOWN]:
-        st.caption(plain(note))
+        st.caption(escape_markdown(note))
     if len(draft.notes) > SHOWN:
         st.caption(f"{pluralize(len(draft.notes) - SHOWN, 'more note')}.")
 
@@ -232,7 +232,7 @@ def _confirm(schema: Schema) -> None:
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
         integer_note = ", whole numbers only" if attribute.integer else ""
         missing = f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
-        words = plain(f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){integer_note}{missing}")
+        words = escape_markdown(f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){integer_note}{missing}")
         if st.checkbox(words, key=f"{LINE}{number}", disabled=confirmed) or confirmed:
             agreed.append(attribute)
     st.multiselect(
@@ -255,6 +255,6 @@ def _confirm(schema: Schema) -> None:
 
 
 def _use(agreed: tuple[Attribute, ...]) -> None:
-    with kept_for("start"):
+    with deferred_errors("start"):
         state.choose_schema(Schema(agreed).with_missing_values(st.session_state.get(MISSING, ())))
     clear()

@@ -9,7 +9,7 @@ from engine.release.public_draft import public_tables, public_text
 from engine.workload import Schema
 from engine.workload.schema_io import decoded_text
 from pages.parts.shell import state
-from pages.parts.shell.words import kept_for, plain, show_kept
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
 from pages.parts.workload import draft_form
 from pages.parts.workload.schema_table import text_lines
 
@@ -18,9 +18,9 @@ MAX_UPLOAD = 10  # megabytes
 
 def use_rules(key: str) -> None:
     """Take the rules for impossible cells."""
-    with kept_for("rules"):
+    with deferred_errors("rules"):
         rules = text_lines(st.session_state[key])
-        state.choose_schema(state.current().asked.schema.with_facts(impossible=rules))
+        state.choose_schema(state.current().required_workload.schema.with_facts(impossible=rules))
 
 
 def rules(schema: Schema) -> None:
@@ -35,7 +35,7 @@ def rules(schema: Schema) -> None:
         help="Published tables are exactly 0 there, and rows that break a rule are left out of every count. Take rules "
         "from laws and questionnaires, never from the records.",
     )
-    show_kept("rules")
+    show_deferred_error("rules")
 
 
 def use_text(key: str) -> None:
@@ -47,15 +47,15 @@ def use_file(key: str) -> None:
     """Add exact totals from a file to those that are there."""
     file = st.session_state.get(key)
     if file is not None:
-        with kept_for("exact"):
+        with deferred_errors("exact"):
             text = decoded_text(draft_form.as_text(file.name, file.getvalue())[1])
-            totals = public_text(state.current().asked.schema)
+            totals = public_text(state.current().required_workload.schema)
             _use(f"{totals}\n{text}" if totals else text)
 
 
 def _use(text: str) -> None:
-    with kept_for("exact"):
-        schema = state.current().asked.schema
+    with deferred_errors("exact"):
+        schema = state.current().required_workload.schema
         state.choose_schema(schema.with_facts(invariants=public_tables(text, schema)))
 
 
@@ -79,10 +79,10 @@ def exact(schema: Schema) -> None:
         args=(upload,),
         max_upload_size=MAX_UPLOAD,
     )
-    show_kept("exact")
+    show_deferred_error("exact")
     if schema.invariants:
         st.warning(
-            plain(
+            escape_markdown(
                 f"Nothing protects what {schema.exact_text} say. Releases are then subspace differential privacy, "
                 "which is weaker than the plain one, and say so."
             ),

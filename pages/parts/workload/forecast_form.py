@@ -16,21 +16,21 @@ from engine.mechanisms.base import Forecast
 from engine.workload import Custom, Group, Workload
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import budgets, state
-from pages.parts.shell.state import Studio
-from pages.parts.shell.words import plain, words_of
+from pages.parts.shell.state import RequestState
+from pages.parts.shell.words import escape_markdown, error_text
 
 LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
 WIDE = 1_000  # cells of queries without structure, from which on a forecast alone takes seconds
 
 
-def not_asked_yet(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
+def new_groups(workload: Workload, groups: Sequence[Group]) -> tuple[Group, ...]:
     """The groups that are new to a workload."""
-    existing = _asked(workload)
+    existing = _families_by_set(workload)
     return tuple(group for group in groups if group.key not in existing.get(group.attributes, ()))
 
 
 @cached_on_value
-def _asked(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
+def _families_by_set(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
     """What is asked of each set of attributes; sets that are asked the same share it, or it would be most of a plan."""
     existing: dict[tuple[str, ...], frozenset[Hashable]] = {}
     shared: dict[frozenset[Hashable], frozenset[Hashable]] = {}
@@ -43,7 +43,7 @@ def _asked(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashable]]:
 def before_adding(groups: Sequence[Group]) -> None:
     """Say what planning will take with new groups and how exact all would be, or what could be added instead."""
     studio = state.current()
-    workload, new = studio.asked, not_asked_yet(studio.asked, groups)
+    workload, new = studio.required_workload, new_groups(studio.required_workload, groups)
     if len(new) < len(groups):
         st.caption(f"{pluralize(len(groups) - len(new), 'group')} of these {len(groups):,} asked already; none twice.")
     if not new:
@@ -53,28 +53,28 @@ def before_adding(groups: Sequence[Group]) -> None:
         return
     extended = replace(studio, workload=Workload(workload.schema, (*workload.groups, *new)))
     try:
-        expected = _expected(extended.question_key, len(new), extended, studio)
+        expected = _expected(extended.request_key, len(new), extended, studio)
     except EngineError as error:
-        st.caption(plain(f"Planning could not start with it: {words_of(error)}"))
+        st.caption(escape_markdown(f"Planning could not start with it: {error_text(error)}"))
         return
-    if dear.too_dear(expected):
-        st.warning(plain(f"With what is asked already, planning takes {dear.words(expected)}."), icon="⏳")
-        dear.culprits(extended, new=len(new))
+    if dear.is_too_costly(expected):
+        st.warning(escape_markdown(f"With what is asked already, planning takes {dear.words(expected)}."), icon="⏳")
+        dear.show_costly_groups(extended, new=len(new))
         return
-    st.caption(plain(f"Planning it takes about {dear.duration(expected.seconds)}."))
-    after = plans.foreseen(extended)
+    st.caption(escape_markdown(f"Planning it takes about {dear.duration(expected.seconds)}."))
+    after = plans.plan_of_form(extended)
     if after is not None:
-        before = plans.at_once(studio) if workload.groups else None
+        before = plans.quick_plan(studio) if workload.groups else None
         st.markdown(
-            f"**At {plain(budgets.said(studio.budget))}:** {plain(analysis.added_text(after, len(new), before))}"
+            f"**At {escape_markdown(budgets.in_words(studio.budget))}:** {escape_markdown(analysis.added_text(after, len(new), before))}"
         )
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _expected(question: str, new: int, _whole: Studio, _studio: Studio) -> Forecast:
+def _expected(question: str, new: int, _whole: RequestState, _studio: RequestState) -> Forecast:
     """What planning takes with the last groups of a question, worked out once, however often the page is drawn."""
-    added = _whole.asked.groups[-new:]
-    return analysis.forecast_added(replace(_studio.request, options=_whole.taken), added)
+    added = _whole.required_workload.groups[-new:]
+    return analysis.forecast_added(replace(_studio.request, options=_whole.options_without_defaults), added)
 
 
 def _wide(group: Group) -> bool:

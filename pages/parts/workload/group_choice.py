@@ -11,7 +11,7 @@ from engine._format import pluralize
 from engine.analysis import worst_group
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range
-from pages.parts.shell.words import plain
+from pages.parts.shell.words import escape_markdown
 
 MANY = 2_000  # choices that a list may hold
 
@@ -22,7 +22,7 @@ def choose_group(plan: Plan, *, key: str, on_change: Callable[[], None] | None =
     st.session_state.setdefault(key, worst_group(plan))
     if len(all_groups) > MANY:
         number = int(st.number_input("Group", 0, len(all_groups) - 1, key=key, on_change=on_change))
-        st.caption(plain(_group_words(all_groups[number], number)))
+        st.caption(escape_markdown(_group_words(all_groups[number], number)))
         return number
     words = lambda i: _group_words(all_groups[i], i)  # noqa: E731
     return st.selectbox("Group", range(len(all_groups)), format_func=words, key=key, on_change=on_change)
@@ -63,6 +63,6 @@ def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: 
     attributes = [plan.schema[group.attributes[a]] for a in chosen_part.axes]
     name = " × ".join(a.name for a in attributes)
     if chosen_part.count > MANY:
-        return int(column.number_input(f"Query on {plain(name)}", 0, chosen_part.count - 1, 0, key=key))
+        return int(column.number_input(f"Query on {escape_markdown(name)}", 0, chosen_part.count - 1, 0, key=key))
     words = lambda i: chosen_part.family.text(attributes, i) or "all records"  # noqa: E731
-    return int(column.selectbox(f"Hold {plain(name)} at", range(chosen_part.count), format_func=words, key=key))
+    return int(column.selectbox(f"Hold {escape_markdown(name)} at", range(chosen_part.count), format_func=words, key=key))

@@ -16,7 +16,7 @@ from engine.errors import WorkloadError
 from engine.workload import Group, Schema, Workload
 from engine.workload.families import default_family
 from pages.parts.shell import clicks, show, state
-from pages.parts.shell.words import kept_for, plain, show_kept, shown_here
+from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import family_form, forecast_form
 
 ADDED = "added"
@@ -24,7 +24,7 @@ WIDE = 100  # attributes up to which all pairs are offered at first
 MAX_DRAWN = 100_000  # cells of a family that is drawn
 MAX_SLIDER = 10_000
 PLANE = -1  # the choice to draw one query on both attributes of a group
-ASKED = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}  # of a numeric attribute
+FAMILY_OF_KIND = {"Tables": "marginal", "Cumulative tables": "prefix", "Ranges": "range"}  # of a numeric attribute
 FIELDS: dict[str, dict[str, Any]] = {  # form -> its fields that describe one addition, with their first values
     "ways": {"ways_weight": 1.0, "special": []},
     "set": {"group_weight": 1.0},
@@ -45,21 +45,21 @@ class GroupRequest:
 
 def add_groups(groups: tuple[Group, ...], form: str = "") -> None:
     """Add groups of the current schema, each once, and reset the fields of the form that describe them."""
-    workload = state.current().asked
-    new = forecast_form.not_asked_yet(workload, groups)
-    with kept_for("group"):
+    workload = state.current().required_workload
+    new = forecast_form.new_groups(workload, groups)
+    with deferred_errors("group"):
         if not new:
             raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
         state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
         left_out = f"; {pluralize(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
-        state.only_here()[ADDED] = f"{pluralize(len(new), 'group')} added{left_out}."
+        state.page_state()[ADDED] = f"{pluralize(len(new), 'group')} added{left_out}."
         st.session_state.update({key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state})
 
 
-def added() -> None:
+def show_added() -> None:
     """Say once what the last press added."""
-    if words := state.only_here().pop(ADDED, ""):
-        st.success(plain(words), icon="✅")
+    if words := state.page_state().pop(ADDED, ""):
+        st.success(escape_markdown(words), icon="✅")
 
 
 def all_ways(schema: Schema) -> None:
@@ -67,7 +67,7 @@ def all_ways(schema: Schema) -> None:
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
     first = choices[: 2 if len(schema) <= WIDE else 1]
     query_kind = st.radio(
-        "What to ask of each set", list(ASKED), captions=[_example(schema, how) for how in ASKED], key="ways_ask"
+        "What to ask of each set", list(FAMILY_OF_KIND), captions=[_example(schema, how) for how in FAMILY_OF_KIND], key="ways_ask"
     )
     ways = st.multiselect("Sets of how many attributes", choices, default=first, key="ways", format_func=_way)
     special = st.multiselect(
@@ -76,9 +76,9 @@ def all_ways(schema: Schema) -> None:
         key="special",
         help="All others as chosen above; of a categorical attribute always every single cell.",
     )
-    with shown_here():
-        families = _families(schema, query_kind) | {name: _own_family(schema, name) for name in special}
-        added_groups = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_asked(families)}", schema, sorted(ways), families)
+    with show_errors():
+        families = _families(schema, query_kind) | {name: _family_choice(schema, name) for name in special}
+        added_groups = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}", schema, sorted(ways), families)
         weight = weight_form("ways_weight")
         groups = added_groups.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in added_groups.groups)
         text = f"{pluralize(len(added_groups.groups), 'group')} with {pluralize(added_groups.queries, 'query', 'queries')}"
@@ -88,20 +88,20 @@ def all_ways(schema: Schema) -> None:
         clicks.button(label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups)
         if not added_groups.groups:
             st.caption("Choose at least one number of attributes.")
-    show_kept("group")
+    show_deferred_error("group")
 
 
 def _families(schema: Schema, query_kind: str) -> dict[str, Any]:
     """What a word asks of the numeric attributes; the others have no order and are asked cell by cell."""
     numeric = [a for a in schema.attributes if a.kind == "numeric"]
-    return {a.name: ASKED[query_kind] for a in numeric if ASKED[query_kind] != default_family(a.kind)}
+    return {a.name: FAMILY_OF_KIND[query_kind] for a in numeric if FAMILY_OF_KIND[query_kind] != default_family(a.kind)}
 
 
 def _example(schema: Schema, query_kind: str) -> str:
     """One of the queries that a word stands for, on the first numeric attribute if there is one."""
     first = next((a for a in schema.attributes if a.kind == "numeric"), schema.attributes[0])
-    example = Workload(schema).add(first.name, ASKED[query_kind] if first.kind == "numeric" else "marginal")
-    return plain(f"such as: how many records have {example.describe(example.queries // 2)}")
+    example = Workload(schema).add(first.name, FAMILY_OF_KIND[query_kind] if first.kind == "numeric" else "marginal")
+    return escape_markdown(f"such as: how many records have {example.describe(example.queries // 2)}")
 
 
 @st.cache_resource(max_entries=4, show_spinner="Listing the sets")
@@ -109,7 +109,7 @@ def _all_sets(key: str, _schema: Schema, _ways: Sequence[int], _families: Mappin
     return Workload.all_ways(_schema, _ways, _families or "auto")
 
 
-def _asked(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _family_items(families: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return [(name, family if isinstance(family, str) else family.key) for name, family in families.items()]
 
 
@@ -123,7 +123,7 @@ def one_set(schema: Schema) -> None:
             total = Workload(schema).add((), "total").groups
             clicks.button("Add the number of all records", add_groups, total, key="add_total")
             return
-        with shown_here():
+        with show_errors():
             request = GroupRequest(
                 attributes=tuple(names), family=_family(schema, names), weight=weight_form("group_weight")
             )
@@ -131,33 +131,33 @@ def one_set(schema: Schema) -> None:
             (group,) = addition.groups
             st.caption(
                 f"{pluralize(group.count, 'query', 'queries')} on {pluralize(schema.cells(names), 'cell')}. "
-                f"First: {plain(addition.describe(0))}. Last: {plain(addition.describe(group.count - 1))}."
+                f"First: {escape_markdown(addition.describe(0))}. Last: {escape_markdown(addition.describe(group.count - 1))}."
             )
             forecast_form.before_adding(addition.groups)
             clicks.button("Add this group", add_groups, addition.groups, "set", key="add_group", type="primary")
             with right:
                 picture(schema, group, key="family")
-    show_kept("group")
+    show_deferred_error("group")
 
 
 def _way(k: int) -> str:
     return f"{k}-way"
 
 
-def _own_family(schema: Schema, name: str) -> Any:
+def _family_choice(schema: Schema, name: str) -> Any:
     names = family_form.SINGLE
     start = names.index(default_family(schema[name].kind))
     key = f"own_{name}"
     if key not in st.session_state:
         st.session_state[key] = names[start]
-    return family_form.choose(f"Family of {plain(name)}", names, key)
+    return family_form.choose(f"Family of {escape_markdown(name)}", names, key)
 
 
 def _family(schema: Schema, names: list[str]) -> Any:
     ways = [SAME, JOINT] if len(names) == 1 else [SAME, EACH, JOINT]
     how = st.radio("Queries on these attributes", ways, horizontal=True, key="group_how")
     if how == EACH:
-        return {name: _own_family(schema, name) for name in names}
+        return {name: _family_choice(schema, name) for name in names}
     if how == JOINT:
         return family_form.choose("Family of the whole set", family_form.JOINT, "joint")
     return family_form.choose("Family on each attribute", family_form.SINGLE, "same")

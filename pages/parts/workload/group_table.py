@@ -19,14 +19,14 @@ PICKED = "The groups picked above"
 
 def remove(chosen: Sequence[int]) -> None:
     """Remove the chosen groups."""
-    workload, gone = state.current().asked, set(chosen)
+    workload, gone = state.current().required_workload, set(chosen)
     retained = tuple(g for i, g in enumerate(workload.groups) if i not in gone)
     state.change(workload=Workload(workload.schema, retained), redraw=True)
 
 
 def weigh(chosen: Sequence[int]) -> None:
     """Give the chosen groups the weight of the form."""
-    workload, some = state.current().asked, set(chosen)
+    workload, some = state.current().required_workload, set(chosen)
     weight = st.session_state.new_weight
     groups = tuple(replace(g, weight=weight) if i in some else g for i, g in enumerate(workload.groups))
     state.change(workload=Workload(workload.schema, groups), redraw=True)
@@ -34,7 +34,7 @@ def weigh(chosen: Sequence[int]) -> None:
 
 def groups(workload: Workload) -> None:
     """Draw the table and what can be done with some of its groups."""
-    matches, shown = _found(workload)
+    matches, shown = _matches(workload)
     if not matches:
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
@@ -65,7 +65,7 @@ def groups(workload: Workload) -> None:
         group_form.picture(workload.schema, workload.groups[chosen[0]], key="group_picture")
 
 
-def _found(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
+def _matches(workload: Workload) -> tuple[Sequence[int], Sequence[int]]:
     """The groups that the words find, and those of them on the page."""
     if len(workload.groups) <= LENGTH:
         everything = range(len(workload.groups))

@@ -8,7 +8,7 @@ from engine import _format as texts
 from engine import analysis
 from engine.analysis.ad_hoc_queries import Query
 from engine.workload import Attribute, Schema
-from pages.parts.shell.words import plain
+from pages.parts.shell.words import escape_markdown
 from pages.parts.workload import range_form
 from pages.parts.workload.family_form import CONDITION
 
@@ -18,7 +18,7 @@ DRAW = "Draw on the domain"
 
 
 def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
-    """Draw the form and return the query, None while it is not complete; `drawn` lets it be drawn on the domain."""
+    """Draw the form and return the query, None while it is not complete; `show_picture` lets it be drawn on the domain."""
     ways = ["Choose cells", *([DRAW] if drawn else []), "Write a condition"]
     how = st.radio("How to say it", ways, horizontal=True, key=f"{key}_how")
     if how == DRAW:
@@ -53,7 +53,7 @@ def choose(schema: Schema, *, key: str, drawn: bool = False) -> Query | None:
 
 
 def _cells(attribute: Attribute, key: str) -> list[int]:
-    name = plain(attribute.name)
+    name = escape_markdown(attribute.name)
     if attribute.kind == "categorical" and attribute.size <= MAX_LABELS:
         return st.multiselect(name, range(attribute.size), default=[0], format_func=attribute.label, key=key)
     if attribute.size == 1:
@@ -63,7 +63,7 @@ def _cells(attribute: Attribute, key: str) -> list[int]:
             name,
             range(attribute.size),
             value=(0, attribute.size - 1),
-            format_func=lambda i: plain(attribute.label(i)),
+            format_func=lambda i: escape_markdown(attribute.label(i)),
             key=key,
         )
     else:

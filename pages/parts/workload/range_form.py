@@ -10,7 +10,7 @@ from engine._format import pluralize
 from engine.workload import Attribute, Schema
 from engine.workload.conditions import box_workload
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import plain, show_kept, shown_here
+from pages.parts.shell.words import escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import forecast_form, group_form
 
 MAX_LABELS = 2_000  # cells that a slider may have
@@ -55,14 +55,14 @@ def drag_range(schema: Schema) -> None:
     chosen = choose(schema)
     if not chosen:
         return
-    with shown_here():
+    with show_errors():
         weight = group_form.weight_form("range_weight")
         addition = box_workload(schema, chosen, weight)
         cells = pluralize(schema.cells(chosen), "cell")
-        st.markdown(f"**The range: {plain(addition.describe(0))}** (one query on a table of {cells})")
+        st.markdown(f"**The range: {escape_markdown(addition.describe(0))}** (one query on a table of {cells})")
         forecast_form.before_adding(addition.groups)
         clicks.button("Add this range", group_form.add_groups, addition.groups, "range", key="add_range", type="primary")
-    show_kept("group")
+    show_deferred_error("group")
 
 
 def _key(attribute: Attribute) -> str:
@@ -75,17 +75,17 @@ def _ends(attribute: Attribute) -> tuple[int, int]:
     first, last = drawn.get(_key(attribute), (attribute.size // 4, attribute.size // 2))
     key = f"{_key(attribute)}_{moves}"
     if attribute.size == 1:
-        st.caption(f"{plain(attribute.name)} has one cell, {plain(attribute.label(0))}.")
+        st.caption(f"{escape_markdown(attribute.name)} has one cell, {escape_markdown(attribute.label(0))}.")
         return 0, 0
     if attribute.size <= MAX_LABELS:
-        cells, label = range(attribute.size), f"Range of {plain(attribute.name)}"
+        cells, label = range(attribute.size), f"Range of {escape_markdown(attribute.name)}"
         # a slider reads its texts as Markdown
         ends: tuple[int, int] = st.select_slider(
-            label, cells, value=(first, last), format_func=lambda i: plain(attribute.label(i)), key=key
+            label, cells, value=(first, last), format_func=lambda i: escape_markdown(attribute.label(i)), key=key
         )
         return ends
     most = attribute.size - 1
-    low = st.number_input(f"First cell of {plain(attribute.name)}", 0, most, first, key=f"{key}_first")
-    high = st.number_input(f"Last cell of {plain(attribute.name)}", 0, most, last, key=f"{key}_last")
+    low = st.number_input(f"First cell of {escape_markdown(attribute.name)}", 0, most, first, key=f"{key}_first")
+    high = st.number_input(f"Last cell of {escape_markdown(attribute.name)}", 0, most, last, key=f"{key}_last")
     st.caption(f"The cells have the numbers 0 to {texts.number(most)}.")
     return min(low, high), max(low, high)

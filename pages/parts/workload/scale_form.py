@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from engine.analysis import NoiseScale
-from pages.parts.shell.words import shown_here
+from pages.parts.shell.words import show_errors
 
 RECORDS, PUBLISHABLE, DOUBTFUL = "scale_records", "scale_publishable", "scale_doubtful"
 
@@ -29,20 +29,20 @@ def scale() -> NoiseScale | None:
     if records is None:
         st.caption("Give it to see which answers are publishable, which are doubtful and which are mere noise.")
         return None
-    with shown_here():
+    with show_errors():
         return NoiseScale(records=records, publishable=publishable / 100, doubtful=doubtful / 100)
     return None
 
 
-def given() -> NoiseScale | None:
+def entered_scale() -> NoiseScale | None:
     """The scale, where a number of records was given on any page."""
-    return known() if st.session_state.get(RECORDS) else None
+    return other_page_scale() if st.session_state.get(RECORDS) else None
 
 
-def known() -> NoiseScale | None:
+def other_page_scale() -> NoiseScale | None:
     """The scale that was given on another page; for answers only its thresholds matter."""
     form = st.session_state
-    with shown_here():
+    with show_errors():
         return NoiseScale(
             records=form.get(RECORDS) or 1,
             publishable=form.get(PUBLISHABLE, 15.0) / 100,

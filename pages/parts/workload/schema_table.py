@@ -27,7 +27,7 @@ def rows(schema: Schema) -> list[Row]:
     return [{key: row.get(key, "") for key in ALL_KEYS} for row in table]
 
 
-def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
+def apply_edits(schema: Schema, edits: Mapping[str, Any]) -> Schema:
     """The schema after the edits that a data editor reports; raises SchemaError when they make none.
 
     Parameters
@@ -54,7 +54,7 @@ def edited(schema: Schema, edits: Mapping[str, Any]) -> Schema:
     return replace(schema, attributes=tuple(attributes))
 
 
-def appended(schema: Schema | None, attribute: Attribute) -> Schema:
+def append_attribute(schema: Schema | None, attribute: Attribute) -> Schema:
     """The schema with one attribute more."""
     return Schema([attribute]) if schema is None else replace(schema, attributes=(*schema.attributes, attribute))
 

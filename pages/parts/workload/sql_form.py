@@ -11,7 +11,7 @@ from engine._format import pluralize
 from engine.workload import Schema, Workload
 from engine.workload.sql import example, sql_readings, workload_from_sql
 from pages.parts.shell import clicks, show
-from pages.parts.shell.words import plain, show_kept, shown_here
+from pages.parts.shell.words import escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import forecast_form, group_form
 
 MAX_READINGS = 20  # conditions whose reading is shown
@@ -24,7 +24,7 @@ class SqlRequest:
 
     text: str
 
-    def made(self, schema: Schema) -> Workload:
+    def workload(self, schema: Schema) -> Workload:
         """The groups that the statements ask for; raises WorkloadError."""
         return workload_from_sql(schema, self.text)
 
@@ -54,21 +54,21 @@ def write_sql(schema: Schema) -> None:
         st.caption("What the SQL asks for is shown here before anything is added.")
         clicks.button("Use an example", use_example, offer, key="sql_example")
         return
-    with shown_here():
+    with show_errors():
         _check(schema, request)
-    show_kept("group")
+    show_deferred_error("group")
 
 
 def _check(schema: Schema, request: SqlRequest) -> None:
-    workload, readings = request.made(schema), request.readings(schema)
+    workload, readings = request.workload(schema), request.readings(schema)
     cells = pluralize(analysis.count_cells(workload), "cell")
     st.markdown(
         f"**This adds {pluralize(len(workload.groups), 'group')} with {pluralize(workload.queries, 'query', 'queries')} on "
         f"{cells}.** "
-        f"First: {plain(workload.describe(0))}. Last: {plain(workload.describe(workload.queries - 1))}."
+        f"First: {escape_markdown(workload.describe(0))}. Last: {escape_markdown(workload.describe(workload.queries - 1))}."
     )
     if readings:
-        lines = [f"- {plain(written)} is read as **{plain(reading)}**" for written, reading in readings[:MAX_READINGS]]
+        lines = [f"- {escape_markdown(written)} is read as **{escape_markdown(reading)}**" for written, reading in readings[:MAX_READINGS]]
         more = len(readings) - len(lines)
         st.markdown("\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])]))
     weight = group_form.weight_form("sql_weight")

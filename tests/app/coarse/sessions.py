@@ -14,7 +14,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.session import Session, wait
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
@@ -29,7 +29,7 @@ def build_common_plan(pcost: float = 0.4) -> CommonPlan:
 
 def open_page(pcost: float = 0.4, **fields: object) -> Session:
     """Open the page with a small schema and with these values of its fields."""
-    studio = Studio(workload=Workload(SCHEMA), budget=Budget(pcost=pcost))
+    studio = RequestState(workload=Workload(SCHEMA), budget=Budget(pcost=pcost))
     return Session(plan=link.packed(studio)).go("coarse", **fields)
 
 

@@ -13,7 +13,7 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.coarse import choose
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.coarse.sessions import LOOK, SCHEMA, build_common_plan, open_page
 from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
@@ -61,7 +61,7 @@ def test_coarse_page_invalid_options_show_errors() -> None:
 
 
 def test_coarse_page_compares_workload_with_coarser_one() -> None:
-    studio = Studio(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
+    studio = RequestState(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
     session = Session(plan=link.packed(studio)).go("coarse").set(coarse_kind=choose.COARSER)
     assert "one attribute fewer" in session.text()
     assert not session.errors()

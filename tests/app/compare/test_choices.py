@@ -23,7 +23,7 @@ from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.jobs import kept, plans, work
 from pages.parts.shell import code, link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.compare.sessions import MECHANISMS, WORKLOAD, data_frames, open_small_workload, run_code, run_comparison
 from tests.app.session import Session, demo_schema, open_demo, wait
 from tests.waiting import until
@@ -81,7 +81,7 @@ def test_cancelled_comparison_ends_all_processes() -> None:
 def test_comparison_on_page_can_be_cancelled() -> None:
     pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
     coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # slow to tune
-    session = Session(plan=link.packed(Studio(workload=coupled)))
+    session = Session(plan=link.packed(RequestState(workload=coupled)))
     session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
     session.press("compare_start")
     assert "The comparison is running" in session.text()

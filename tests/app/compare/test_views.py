@@ -132,7 +132,7 @@ def test_two_plans_view_lists_differences(small: Session) -> None:
 
 
 def test_present_plan_has_label_and_bound(small: Session) -> None:
-    label, (name, options) = run.present(small.studio)
+    label, (name, options) = run.current_choice(small.studio)
     assert (label, name, dict(options)) == ("querysmasher", "querysmasher", {})
     assert math.isfinite(comparison(small.studio.workload, Budget(pcost=1.0), MECHANISMS).bound)
 
@@ -144,7 +144,7 @@ def test_selected_budget_sets_mechanism_and_budget(small: Session) -> None:
     # state after a click on a point of the figure
     small.app.session_state["only_here"][views.DOT] = (before.key, "wff", 10.0)
     small.run(small.app)
-    result = plan(before.asked, Budget(pcost=10.0), "wff")
+    result = plan(before.required_workload, Budget(pcost=10.0), "wff")
     epsilon, error = cost(result.budget.epsilon(1e-6)), format_number(result.rmse)
     text = f"{title_of('wff')} at ε {epsilon}: typical error {error} counts"
     assert text in small.text().replace("*", "")

@@ -173,7 +173,7 @@ def test_job_is_removed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) ->
     work.hold("stays_until_end", "c")  # a reload of the page
     ManualTimer.last.fire()
     assert work.find("stays_until_end").result == 7
-    work.let_go("stays_until_end", "c")
+    work.release_job("stays_until_end", "c")
     assert work.find("stays_until_end") is None
     assert not file.exists()
 
@@ -197,7 +197,7 @@ def test_requested_file_is_written_without_holders(tmp_path: Path) -> None:
     work.start("stays", wait_for_gate, str(gate), holder="a", stays=True)
     until(lambda: work.find("stays").text == "spending")
     (process,) = processes()
-    work.let_go("stays", "a")
+    work.release_job("stays", "a")
     assert process.is_alive()
     assert work.find("stays").running
     gate.touch()
@@ -288,9 +288,9 @@ def test_worker_plan_equals_local_plan() -> None:
 def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(private, "folder", lambda: tmp_path)
     for number in range(private.LATEST + 3):
-        place = private.reached(f"job {number}")
+        place = private.checkpoint_folder(f"job {number}")
         (place / "state").write_text("")
         os.utime(place, (number, number))
     assert len(list((tmp_path / "reached").iterdir())) <= private.LATEST + 1
-    assert not (private.reached("job 0") / "state").exists()
-    assert (private.reached(f"job {private.LATEST + 2}") / "state").exists()
+    assert not (private.checkpoint_folder("job 0") / "state").exists()
+    assert (private.checkpoint_folder(f"job {private.LATEST + 2}") / "state").exists()

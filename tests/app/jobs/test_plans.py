@@ -34,38 +34,38 @@ def compute_tables(result: Plan) -> Plan:
 @pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
 def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> None:
     result = demo_plan(name, ways)
-    estimate = kept.size(result)
+    estimate = kept.plan_bytes(result)
     assert size_in_bytes(compute_tables(result)) <= estimate <= 4 * size_in_bytes(result)
 
 
 def test_plan_cache_is_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = demo_plan("survey", (1,)).workload
-    store = LruCache[Plan](60 * kept.size(plan(workload, Budget(pcost=60))))
+    store = LruCache[Plan](60 * kept.plan_bytes(plan(workload, Budget(pcost=60))))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     users = [str(number) for number in range(60)]
     for user in users:
         kept.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
-    assert all(kept.known(user) for user in users)
+    assert all(kept.cached_plan(user) for user in users)
     kept.plan_of_key("large", lambda: demo_plan("survey", (1, 2)))
-    assert kept.known("large")
-    assert not kept.known("0")
-    assert kept.known("59")
+    assert kept.cached_plan("large")
+    assert not kept.cached_plan("0")
+    assert kept.cached_plan("59")
     assert store.used <= store.limit
-    assert 20 * kept.size(demo_plan("adult", (1, 2))) < kept.BYTES
+    assert 20 * kept.plan_bytes(demo_plan("adult", (1, 2))) < kept.BYTES
 
 
 def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     store = LruCache[Plan](kept.BYTES)
     monkeypatch.setattr(kept, "_plans", lambda: store)
     schema = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
-    studio = state.Studio(workload=Workload.all_ways(schema, ways=(1, 2)))
+    studio = state.RequestState(workload=Workload.all_ways(schema, ways=(1, 2)))
     owners = [replace(studio, budget=Budget(pcost=1 + k / 64)) for k in range(6)]
     results, used = [], []
     for owner in owners:
-        results.append(plans.at_once(owner))
+        results.append(plans.quick_plan(owner))
         used.append(store.used)
-    assert [kept.known(owner.key) for owner in owners] == results
-    tables = len(results) * (kept.TABLES + kept.GROUP * len(studio.asked.groups))
+    assert [kept.cached_plan(owner.key) for owner in owners] == results
+    tables = len(results) * (kept.TABLES + kept.GROUP * len(studio.required_workload.groups))
     assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
     # plans at two budgets differ in their noise and share everything else
@@ -77,13 +77,13 @@ def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) ->
 def test_plan_over_cache_limit_is_cached_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     workload, store = demo_plan("survey", (1,)).workload, LruCache[Plan](1)
     both = {key: plan(workload, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
-    large_store = LruCache[Plan](max(map(kept.size, both.values())))
+    large_store = LruCache[Plan](max(map(kept.plan_bytes, both.values())))
     monkeypatch.setattr(kept, "_plans", lambda: store)
     monkeypatch.setattr(kept, "_large", lambda: large_store)
     for key, result in both.items():
         assert kept.plan_of_key(key, lambda result=result: result) is result
-        assert kept.known(key) is result
-    assert kept.known("first") is None
+        assert kept.cached_plan(key) is result
+    assert kept.cached_plan("first") is None
     assert store.used == 0
 
 
@@ -94,7 +94,7 @@ def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.Monke
     monkeypatch.setattr(plans, "plan", None)
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
     assert session.metrics()["Typical error (counts)"] == format_number(
-        plan(session.studio.asked, Budget(pcost=4.0)).rmse
+        plan(session.studio.required_workload, Budget(pcost=4.0)).rmse
     )
 
 
@@ -114,7 +114,7 @@ def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.Monkey
     jobs = set(work._JOBS)
     monkeypatch.setattr(plans, "plan", None)
     session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
-    result = plan(session.studio.asked, Budget(pcost=4.0))
+    result = plan(session.studio.required_workload, Budget(pcost=4.0))
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
     assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
     assert not any(b.key == "plan_now" for b in session.app.button)
@@ -169,7 +169,7 @@ def test_plan_size_includes_arrays_of_groups() -> None:
     for workload in (weighted, custom):
         result = plan(workload, Budget(pcost=1.0))
         assert size_in_bytes(workload) > 100_000 > kept.TABLES
-        assert kept.size(result) >= size_in_bytes(compute_tables(result))
+        assert kept.plan_bytes(result) >= size_in_bytes(compute_tables(result))
 
 
 def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch
     visited: list[object] = []
     monkeypatch.setattr(kept, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0)
     other = at_budget(result, Budget(pcost=2.0))
-    kept.size(other, result)
+    kept.plan_bytes(other, result)
     assert visited == list(result.workload.groups)
     analysis.breakdown(other, 0)
     assert len(result.blocks._blocks) == 0
@@ -191,5 +191,5 @@ def test_cached_workload_tables_are_small() -> None:
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     workload = Workload.all_ways(schema, (2,))
     before = size_in_bytes(workload, excluded=workload.groups)
-    assert forecast_form.not_asked_yet(workload, workload.groups) == ()
+    assert forecast_form.new_groups(workload, workload.groups) == ()
     assert size_in_bytes(workload, excluded=workload.groups) - before < 200 * len(workload.groups)

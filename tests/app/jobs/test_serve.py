@@ -39,5 +39,5 @@ def test_memory_of_unreachable_objects_is_returned() -> None:
     reference = weakref.ref(member := type("Held", (), {})())
     ring.append(member)
     del ring, member
-    serve.give_back()
+    serve.release_memory()
     assert reference() is None

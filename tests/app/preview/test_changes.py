@@ -31,7 +31,7 @@ def test_error_sources_of_a_group_are_shown(session: Session) -> None:
 @pytest.mark.parametrize("name", ["weight", "coarser", "drop", "budget"])
 def test_what_if_change_can_be_applied_and_undone(session: Session, name: str) -> None:
     before = session.studio.to_json()
-    number = next(i for i, g in enumerate(session.studio.asked.groups) if g.attributes == ("age",))
+    number = next(i for i, g in enumerate(session.studio.required_workload.groups) if g.attributes == ("age",))
     session.set(group=number).press(f"what_if_{name}")
     assert session.studio.to_json() == before
     assert "What if:" in session.text()
@@ -94,7 +94,7 @@ def test_slow_what_if_change_runs_in_worker() -> None:
     session = open_preview(workload).press("what_if_tuned")
     session.until(lambda: any(b.key == "what_if_keep" for b in session.app.button))
     session.press("what_if_keep")
-    assert session.studio.taken == {"centers": "tuned"}
+    assert session.studio.options_without_defaults == {"centers": "tuned"}
     assert not any(b.key == "what_if_tuned" for b in session.app.button)
 
 
@@ -121,7 +121,7 @@ def test_default_centers_are_shown_and_changed() -> None:
     assert text in session.text()
     assert session.metrics()["Typical error (counts)"] == format_number(tuned.rmse)
     wait(session.press("keep_groups"))
-    assert session.studio.taken == {"centers": "tuned", "keep": 0.0}
+    assert session.studio.options_without_defaults == {"centers": "tuned", "keep": 0.0}
     assert "no group is less exact" in session.text()
     session.press("keep_none")
     assert session.studio.options == {}

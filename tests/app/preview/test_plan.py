@@ -10,7 +10,7 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.preview.sessions import open_preview
 from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 
@@ -99,7 +99,7 @@ def test_mechanism_change_clears_its_options() -> None:
     session = open_demo()
     version = session.app.session_state["history"].version
     session.set(fold_mechanism=True).set(**{f"option_solver_{version}": "fourier"})
-    assert session.studio.taken == {"solver": "fourier"}
+    assert session.studio.options_without_defaults == {"solver": "fourier"}
     assert session.metrics()["Typical error (counts)"] != format_number(demo_plan().rmse)
     session.set(**{f"mechanism_{version}": "residualplanner"})
     assert session.studio.mechanism == "residualplanner"
@@ -121,7 +121,7 @@ def test_plan_file_restores_workload_and_options() -> None:
 def test_long_planning_waits_for_button_and_cancels() -> None:
     schema = Schema.from_json('{"x": 80, "y": 50}')
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
-    studio = Studio(workload=workload)
+    studio = RequestState(workload=workload)
     session = Session(plan=link.packed(studio)).go("preview")
     assert "Planning this takes about" in session.text()
     assert "Typical error (counts)" not in session.metrics()

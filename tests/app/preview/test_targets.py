@@ -155,9 +155,9 @@ def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.Mon
     assert "On the reference the published tables miss 10.0% of the counts, instead of 20.0%" in text
     assert any('aim="published", reference=reference)' in c.value for c in session.app.code)
     session.press("aim_use")
-    assert [g.weight for g in session.studio.asked.groups] == [2.0] * len(workload.groups)
+    assert [g.weight for g in session.studio.required_workload.groups] == [2.0] * len(workload.groups)
     session.press("undo")
-    assert session.studio.asked.to_json() == workload.to_json()
+    assert session.studio.required_workload.to_json() == workload.to_json()
     session.set(fold_aim=True, aim_reference=reference_form.PUBLIC)
     assert session.app.button(key="aim_find").disabled
 

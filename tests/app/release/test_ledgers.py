@@ -10,7 +10,7 @@ from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.release.sessions import open_step
 from tests.app.session import UNIFORM, Session, demo_schema, wait
 
@@ -41,7 +41,7 @@ def test_ledger_and_dataset_are_created_by_buttons(tmp_path: Path) -> None:
 
 def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1,))
-    studio = Studio(workload=workload, budget=Budget.approx(1.0, 1e-9), options=UNIFORM)
+    studio = RequestState(workload=workload, budget=Budget.approx(1.0, 1e-9), options=UNIFORM)
     path = str(tmp_path / "new.ledger")
     session = wait(Session(plan=link.packed(studio)).go("release", step="2. Release", ledger_path=path))
     session.press("create_ledger")

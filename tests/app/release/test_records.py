@@ -16,7 +16,7 @@ from engine.workload import Attribute, Schema, Workload
 from pages.parts.jobs import private, tasks
 from pages.parts.release.records_form import Source
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.release.sessions import SURVEY, is_release_disabled, open_release, row_kinds
 from tests.app.session import Session, demo_plan, wait
 from tests.waiting import until
@@ -30,7 +30,7 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
     place.write_bytes(rows.encode("cp1250"))
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("cities", total=Budget(pcost=1.0))
-    studio = Studio(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
+    studio = RequestState(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
     session = Session(plan=link.packed(studio)).go("preview")
     session.go("release", step="2. Release", ledger_path=str(book.path), records_how=how)
     if how == "Upload":

@@ -20,7 +20,7 @@ from tests.app.session import demo_plan, wait
 
 def publish_after_two_stops(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
     """Cancel the publication twice; return its third result and the checkpoint folder."""
-    checkpoint, messages = private.reached("a job"), list[str]()
+    checkpoint, messages = private.checkpoint_folder("a job"), list[str]()
 
     def attempt(limit: int) -> dict[str, Any]:
         messages.clear()

@@ -14,12 +14,12 @@ from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.conditions import box_workload
 from engine.workload.sql import example, workload_from_sql
 from pages.parts.shell import code, designs, link, places
-from pages.parts.shell.state import History, Studio
+from pages.parts.shell.state import History, RequestState
 from tests.app.session import Session
 from tests.app.workload.sessions import SURVEY, build_large_workload, open_workload
 
 
-def build_studio() -> Studio:
+def build_studio() -> RequestState:
     workload = Workload.all_ways(SURVEY, (1,))
     sql = "SELECT vote, COUNT(*) FROM t WHERE age < 40 OR party = 'Independent' GROUP BY vote; SELECT COUNT(*) FROM t"
     sql = sql.replace("Independent", SURVEY["party"].labels[3].replace("'", "''"))
@@ -30,7 +30,7 @@ def build_studio() -> Studio:
         Workload(SURVEY).add(("age", "vote"), {"age": Custom(predicates=["age < 30"]), "vote": "marginal"}, 0.5),
     ):
         workload = Workload(SURVEY, (*workload.groups, *more.groups))
-    return Studio(workload=workload, budget=Budget(pcost=0.7))
+    return RequestState(workload=workload, budget=Budget(pcost=0.7))
 
 
 def test_plan_code_rebuilds_all_groups() -> None:
@@ -54,7 +54,7 @@ def test_long_workload_code_reads_file(kind: str, tmp_path, monkeypatch: pytest.
     family = Custom(matrix=np.eye(60)) if kind == "large matrix" else "marginal"
     weights = None if kind == "large matrix" else np.arange(60)
     workload = Workload(schema).add("age", family, 1.0, weights)
-    text = code.workload_script(Studio(workload=workload)).text()
+    text = code.workload_script(RequestState(workload=workload)).text()
     assert len(text) < 2_000
     monkeypatch.chdir(tmp_path)
     (tmp_path / "workload.json").write_text(workload.to_json(), encoding="utf-8")
@@ -75,7 +75,7 @@ def test_address_and_plan_file_restore_all_groups() -> None:
 
 
 def test_long_request_is_stored_under_short_name() -> None:
-    here = Studio(workload=build_large_workload(), budget=Budget(pcost=0.7))
+    here = RequestState(workload=build_large_workload(), budget=Budget(pcost=0.7))
     session = Session()
     session.app.session_state["history"] = History(present=here)
     name = session.run(session.app).app.query_params[link.NAME]
@@ -94,7 +94,7 @@ def test_long_request_is_stored_under_short_name() -> None:
 
 def test_stored_requests_are_limited_in_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(places.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(designs, "KEPT", 3)
+    monkeypatch.setattr(designs, "MAX_DESIGNS", 3)
     names = [designs.keep(f"text {i}") for i in range(5)]
     left = {file.stem for file in (tmp_path / "designs").iterdir()}
     assert len(left) == 3

@@ -17,7 +17,7 @@ from engine.workload.families import Random as RandomSets
 from engine.workload.sql import workload_from_sql
 from engine.workload.workload import make_group
 from pages.parts.shell import link
-from pages.parts.shell.state import LIMIT, History, Studio
+from pages.parts.shell.state import LIMIT, History, RequestState
 from tests.app.session import Session
 
 SCHEMA = Schema(
@@ -36,11 +36,11 @@ SQL = (
 )
 
 
-def with_groups(studio: Studio, groups: tuple[Group, ...]) -> Studio:
+def with_groups(studio: RequestState, groups: tuple[Group, ...]) -> RequestState:
     return replace(studio, workload=Workload(SCHEMA, groups))
 
 
-def add_groups(studio: Studio, draw: Random) -> Studio:
+def add_groups(studio: RequestState, draw: Random) -> RequestState:
     ways = [
         lambda: Workload(SCHEMA).add(("code", "rank"), draw.choice(["affine", "abs", "marginal", *FAMILIES[1:]])),
         lambda: Workload(SCHEMA).add(
@@ -55,18 +55,18 @@ def add_groups(studio: Studio, draw: Random) -> Studio:
     return with_groups(studio, (*studio.workload.groups, *draw.choice(ways)().groups))
 
 
-def remove_groups(studio: Studio, draw: Random) -> Studio:
+def remove_groups(studio: RequestState, draw: Random) -> RequestState:
     return with_groups(studio, tuple(g for g in studio.workload.groups if draw.random() < 0.7))
 
 
-def reweigh(studio: Studio, draw: Random) -> Studio:
+def reweigh(studio: RequestState, draw: Random) -> RequestState:
     weight = draw.choice([0.0, 0.1, 1 / 3, 1e-7, 2.5])
     return with_groups(
         studio, tuple(replace(g, weight=weight) if draw.random() < 0.5 else g for g in studio.workload.groups)
     )
 
 
-def change_family(studio: Studio, draw: Random) -> Studio:
+def change_family(studio: RequestState, draw: Random) -> RequestState:
     groups = list(studio.workload.groups)
     if groups:
         i = draw.randrange(len(groups))
@@ -76,7 +76,7 @@ def change_family(studio: Studio, draw: Random) -> Studio:
     return with_groups(studio, tuple(groups))
 
 
-def change_budget(studio: Studio, draw: Random) -> Studio:
+def change_budget(studio: RequestState, draw: Random) -> RequestState:
     ways: list[Callable[[], Budget]] = [
         lambda: Budget(pcost=draw.random()),
         lambda: Budget.zcdp(0.1 * draw.randint(1, 9)),
@@ -86,7 +86,7 @@ def change_budget(studio: Studio, draw: Random) -> Studio:
     return replace(studio, budget=draw.choice(ways)())
 
 
-def change_mechanism(studio: Studio, draw: Random) -> Studio:
+def change_mechanism(studio: RequestState, draw: Random) -> RequestState:
     name = draw.choice(["querysmasher", "residualplanner+", "identity"])
     options = {"querysmasher": [{}, {"solver": "fourier"}], "residualplanner+": [{"base": "prefix"}]}.get(name, [{}])
     return replace(studio, mechanism=name, options=draw.choice(options))
@@ -98,7 +98,7 @@ EDITS = (add_groups, remove_groups, reweigh, change_family, change_budget, chang
 @pytest.mark.parametrize("seed", range(12))
 def test_random_edits_are_undone_and_redone(seed: int) -> None:
     draw = Random(seed)
-    history = History(present=Studio(workload=Workload(SCHEMA)))
+    history = History(present=RequestState(workload=Workload(SCHEMA)))
     texts = [history.present.to_json()]
     for _ in range(30):
         edit = draw.choice(EDITS)
@@ -108,7 +108,7 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
         if history is not before:
             texts.append(history.present.to_json())
             # files and addresses restore equal requests
-            assert Studio.from_json(texts[-1]).to_json() == texts[-1]
+            assert RequestState.from_json(texts[-1]).to_json() == texts[-1]
             assert link.unpacked(link.packed(history.present)).to_json() == texts[-1]
     assert len(texts) > 10
     for _ in range(draw.randrange(5)):
@@ -126,7 +126,7 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
 
 
 def test_history_keeps_limited_number_of_steps() -> None:
-    history = History(present=Studio(workload=Workload(SCHEMA)))
+    history = History(present=RequestState(workload=Workload(SCHEMA)))
     for k in range(LIMIT + 20):
         history = history.push(replace(history.present, budget=Budget(pcost=1.0 + k)), redraw=False)
     assert len(history.past) == LIMIT
@@ -161,50 +161,50 @@ def test_session_edits_can_be_undone_and_redone() -> None:
         assert session.press("redo").studio.to_json() == text
 
 
-def restore_from_link(studio: Studio) -> Studio:
+def restore_from_link(studio: RequestState) -> RequestState:
     return link.unpacked(link.packed(studio))
 
 
 def test_default_centers_survive_links_and_older_links() -> None:
-    small = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
-    assert (small.taken, small.left_open) == ({"centers": "tuned"}, True)
-    assert restore_from_link(small).question == small.question
-    assert restore_from_link(small).left_open
-    old = small.question.replace('"centers": "tuned"', "")  # format before tuned centers were the default
-    opened = Studio.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
-    assert (opened.taken, opened.options) == ({}, {"centers": "uniform"})
-    assert plan(opened.asked, opened.budget, **opened.taken).options["centers"] == "uniform"
-    assert restore_from_link(opened).taken == {}
-    assert opened.question_key != small.question_key
-    back = opened.told({"centers": "tuned"})
-    assert (back.options, back.question) == ({}, small.question)
+    small = RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)))
+    assert (small.options_without_defaults, small.centers_are_open) == ({"centers": "tuned"}, True)
+    assert restore_from_link(small).request_json == small.request_json
+    assert restore_from_link(small).centers_are_open
+    old = small.request_json.replace('"centers": "tuned"', "")  # format before tuned centers were the default
+    opened = RequestState.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
+    assert (opened.options_without_defaults, opened.options) == ({}, {"centers": "uniform"})
+    assert plan(opened.required_workload, opened.budget, **opened.options_without_defaults).options["centers"] == "uniform"
+    assert restore_from_link(opened).options_without_defaults == {}
+    assert opened.request_key != small.request_key
+    back = opened.with_options({"centers": "tuned"})
+    assert (back.options, back.request_json) == ({}, small.request_json)
 
 
 def test_changed_workload_keeps_default_options() -> None:
-    here = Studio(workload=Workload.all_ways(SCHEMA, (1, 2)))
+    here = RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)))
     fewer = replace(here.request, workload=Workload.all_ways(SCHEMA, (1,)))
-    assert here.asking(fewer).left_open
-    even = here.asking(replace(fewer, options={}))
-    assert (even.left_open, even.taken) == (False, {})
-    strict = here.told({"centers": "tuned", "keep": 0.0})
-    assert (strict.options, strict.taken) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
-    assert restore_from_link(strict).taken == strict.taken
+    assert here.with_request(fewer).centers_are_open
+    even = here.with_request(replace(fewer, options={}))
+    assert (even.centers_are_open, even.options_without_defaults) == (False, {})
+    strict = here.with_options({"centers": "tuned", "keep": 0.0})
+    assert (strict.options, strict.options_without_defaults) == ({"keep": 0.0}, {"centers": "tuned", "keep": 0.0})
+    assert restore_from_link(strict).options_without_defaults == strict.options_without_defaults
 
 
 def test_analyses_default_to_uniform_centers() -> None:
-    here = Studio(workload=Workload(SCHEMA))
-    assert replace(here.even, workload=Workload.all_ways(SCHEMA, (1,))).taken == {}
+    here = RequestState(workload=Workload(SCHEMA))
+    assert replace(here.with_uniform_centers, workload=Workload.all_ways(SCHEMA, (1,))).options_without_defaults == {}
     chosen = replace(here, options={"centers": "tuned"})
-    assert chosen.even is chosen
+    assert chosen.with_uniform_centers is chosen
     other = replace(here, mechanism="identity")
-    assert other.even is other
+    assert other.with_uniform_centers is other
 
 
 def test_history_stores_no_long_texts() -> None:
     history = History()
     for pcost in (1.0, 2.0, 2.0, 3.0):
         history = history.push(
-            Studio(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
+            RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
         )
         link.packed(history.present)
     assert len(history.past) == 3  # the empty state and two budgets

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.session import Session, demo_schema
 
 SURVEY = demo_schema("survey")
 
 
 def open_workload(name: str = "survey", **fields: object) -> Session:
-    return Session(plan=link.packed(Studio(workload=Workload(demo_schema(name))))).go("workload", **fields)
+    return Session(plan=link.packed(RequestState(workload=Workload(demo_schema(name))))).go("workload", **fields)
 
 
 def build_large_workload() -> Workload:

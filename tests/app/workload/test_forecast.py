@@ -13,7 +13,7 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.jobs import dear, plans
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.session import UNIFORM, Session, demo_schema
 from tests.app.workload.sessions import open_workload
 
@@ -28,7 +28,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sums_of_two_large_attributes_are_planned() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
-    session = Session(plan=link.packed(Studio(workload=workload))).go("preview")
+    session = Session(plan=link.packed(RequestState(workload=workload))).go("preview")
     assert "Planning has to wait" not in session.text()
     assert not session.errors()
 
@@ -39,27 +39,27 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
     workload = (
         Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
     )
-    session = Session(plan=link.packed(Studio(workload=workload))).go("preview")
+    session = Session(plan=link.packed(RequestState(workload=workload))).go("preview")
     assert "Planning has to wait" in session.text()
     assert "is group 105: age × hours-per-week, affine" in session.text()
     session.press(remedy)
     assert not session.errors()
     assert "Typical error (counts)" in session.metrics()
-    now = session.studio.asked.groups
+    now = session.studio.required_workload.groups
     assert [g.attributes for g in now if g.family_text == "affine" and g.weight] == []
     assert len(now) == len(workload.groups) - (remedy == "Remove it")
-    assert session.press("undo").studio.asked == workload
+    assert session.press("undo").studio.required_workload == workload
 
 
 @pytest.mark.usefixtures("little_memory", "keeps_forecasts")
 def test_group_forecast_is_shown_before_adding() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2))
-    session = Session(plan=link.packed(Studio(workload=workload, options=UNIFORM))).go("workload")
+    session = Session(plan=link.packed(RequestState(workload=workload, options=UNIFORM))).go("workload")
     session.set(**JOINT)
     assert "What makes it so dear is age × hours-per-week, affine." in session.text()
     assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # the group is not in the workload
     session.press("Add: Approximate it")
-    (added,) = session.studio.asked.groups[len(workload.groups) :]
+    (added,) = session.studio.required_workload.groups[len(workload.groups) :]
     assert added.weight == 0.0
     session.set(group_names=["sex", "race"], group_how="The same on each")
     assert "asked already" not in session.errors()
@@ -69,8 +69,8 @@ def test_group_forecast_is_shown_before_adding() -> None:
 
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1, 2))
-    assert Studio(workload=workload).taken  # tuned centers, too slow with the added tables
-    session = Session(plan=link.packed(Studio(workload=workload))).go("workload").set(ways_ask="Tables", ways=[1, 2])
+    assert RequestState(workload=workload).options_without_defaults  # tuned centers, too slow with the added tables
+    session = Session(plan=link.packed(RequestState(workload=workload))).go("workload").set(ways_ask="Tables", ways=[1, 2])
     tables = Workload.all_ways(demo_schema("survey"), (1, 2), dict.fromkeys(demo_schema("survey").names, "marginal"))
     both = Workload(workload.schema, (*workload.groups, *tables.groups))
     text = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
@@ -95,9 +95,9 @@ def test_errors_of_new_groups_are_forecast(monkeypatch: pytest.MonkeyPatch) -> N
     session.press("add_group").go("preview")
     row = tuned(both).by_group().iloc[1]
     assert f"typical error of {format_number(row['rmse'])} counts, the largest {format_number(row['max_std'])}." in text
-    assert session.studio.asked == both
+    assert session.studio.required_workload == both
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow forecasts run in a worker on request
     session.go("workload").set(group_names=["income"], same="prefix")
     assert "These" not in session.text()
     session.press("foresee").until(lambda: "At ε 4.887" in session.text())
-    assert session.studio.asked == both
+    assert session.studio.required_workload == both

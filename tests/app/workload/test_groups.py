@@ -8,14 +8,14 @@ import pytest
 
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.shell import link
-from pages.parts.shell.state import Studio
+from pages.parts.shell.state import RequestState
 from tests.app.session import Session, demo_schema, open_demo
 from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_groups_of_all_families_are_added() -> None:
     schema = Schema([Attribute.of_size("age", 12), Attribute.of_size("income", 9), Attribute.of_size("sex", 2)])
-    session = Session(plan=link.packed(Studio(workload=Workload(schema)))).go("workload")
+    session = Session(plan=link.packed(RequestState(workload=Workload(schema)))).go("workload")
     assert "add at least one group" in session.text()
     session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
     assert session.metrics()["Groups"] == "3"
@@ -108,12 +108,12 @@ def test_all_ways_use_weight_and_special_families() -> None:
 
 def test_duplicate_groups_are_not_added() -> None:
     session = open_workload().set(ways_ask="Cumulative tables", ways=[1]).press("add_ways")
-    before = session.studio.asked
+    before = session.studio.required_workload
     session.set(ways=[1]).press("add_ways")
-    assert session.studio.asked == before
+    assert session.studio.required_workload == before
     assert "asked already" in session.errors()
     session.set(ways=[1, 2]).press("add_ways")
-    assert session.studio.asked == Workload.all_ways(SURVEY, (1, 2))
+    assert session.studio.required_workload == Workload.all_ways(SURVEY, (1, 2))
     assert not session.errors()
     assert "45 groups added; 10 groups asked already." in session.text()
     assert not session.app.toast  # toasts have no accessible name

@@ -12,7 +12,7 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Group, Schema, Workload
 from pages.parts.compare import run
 from pages.parts.shell import code, link
-from pages.parts.shell.state import History, Studio
+from pages.parts.shell.state import History, RequestState
 from tests.app.session import Session
 from tests.app.workload.sessions import build_large_workload
 
@@ -49,10 +49,10 @@ def test_page_of_clamps_the_page_number() -> None:
 
 def test_large_workload_code_is_short() -> None:
     # the address is a stored name, and the code reads a file
-    studio = Studio(workload=Workload(build_large_workload().schema, build_large_workload().groups * 10))
+    studio = RequestState(workload=Workload(build_large_workload().schema, build_large_workload().groups * 10))
     text = code.workload_script(studio).text()
     assert len(text) < 2_000
-    assert len(studio.question) > link.MAX_QUESTION
+    assert len(studio.request_json) > link.MAX_QUESTION
 
 
 class CountingTuple(tuple):
@@ -71,7 +71,7 @@ def test_redrawn_page_does_not_iterate_groups(page: str, monkeypatch: pytest.Mon
     schema = Schema([Attribute.of_size(f"question {i}", 2, kind="categorical") for i in range(30)])
     workload = Workload(schema, CountingTuple(Workload.all_ways(schema, (1, 2)).groups))
     session = Session()
-    session.app.session_state["history"] = History(present=Studio(workload=workload))
+    session.app.session_state["history"] = History(present=RequestState(workload=workload))
     session.go(page)
     CountingTuple.iterations = 0
     session.run(session.app)
@@ -96,7 +96,7 @@ def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch)
         return build(schema, ways, *more)
 
     monkeypatch.setattr(Workload, "all_ways", listing)
-    session = Session(plan=link.packed(Studio(workload=workload))).go("workload")
+    session = Session(plan=link.packed(RequestState(workload=workload))).go("workload")
     session.set(ways_ask="Cumulative tables", ways_weight=2.0).set(ways_weight=3.0)
     assert listed == [(1,), (1,)]  # once per query type
     session.press("add_ways")
