@@ -7,8 +7,8 @@ the frame around the pages.  Worker processes, which import the main module agai
 
 def main() -> None:
     """Make the workers ready, then draw the frame with the chosen page."""
-    from pages.parts.jobs import workers
-    from pages.parts.shell import frame
+    from pages.parts.jobs import worker_process as workers
+    from pages.parts.shell import page_layout as frame
 
     workers.warm()
     frame.start()
@@ -20,8 +20,9 @@ elif __name__ == "app":
     import streamlit as st
     from starlette.middleware import Middleware
 
-    from pages.parts.jobs import serve
-    from pages.parts.shell import entries, guard
+    from pages.parts.jobs import server_lifecycle as serve
+    from pages.parts.shell import auth_middleware as guard
+    from pages.parts.shell import browser_history as entries
 
     token = guard.start_token()
     guarded = [Middleware(guard.Guard, token=token), Middleware(entries.OneEntry)]

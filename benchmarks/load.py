@@ -24,8 +24,8 @@ import demo_data
 from benchmarks import options, table
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.server.client import Client, open_client
 from tests.server.serving import RunningServer, run_server
 
@@ -65,7 +65,7 @@ def query(name: str, ways: tuple[int, ...], pcost: float = 1.0, **options: Any) 
     """The address of a plan of all k-way tables of a demo schema."""
     schema = Schema.from_json(demo_data.schemas()[name].read_bytes())
     studio = RequestState(workload=Workload.all_ways(schema, ways), budget=Budget(pcost=pcost), options=options)
-    return "plan=" + link.packed(studio)
+    return "plan=" + permalink.packed(studio)
 
 
 @dataclass(kw_only=True)

@@ -24,8 +24,8 @@ from engine.mechanisms import variants
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
-from pages.parts.jobs import plans, work
-from pages.parts.shell import frame, state
+from pages.parts.jobs import job_queue, plans
+from pages.parts.shell import history, page_layout
 
 ROOT = Path(__file__).resolve().parents[1]
 LIMIT = 600.0  # seconds per run of a page
@@ -35,7 +35,7 @@ DEMOS = {"CPS, up to 3-way": ("cps", (1, 2, 3)), "Adult, up to 2-way": ("adult",
 def session(workload: Workload) -> AppTest:
     """A session with a workload, before the first page."""
     app = AppTest.from_file(ROOT / "app.py", default_timeout=LIMIT)
-    app.session_state[state.KEY] = state.History(present=state.RequestState(workload=workload))
+    app.session_state[history.KEY] = history.History(present=history.RequestState(workload=workload))
     return app
 
 
@@ -55,9 +55,9 @@ def time_quick_plans(workload: Workload) -> tuple[int, float]:
     quick = quick_choices(expected_costs(workload, Budget(pcost=1.0), list(choices.values())))
     quick_variants, there, last, running = [choices[label] for label in quick], 0, 0.0, True
     start = time.monotonic()
-    draw(app, frame.page("Compare").file)
+    draw(app, page_layout.page("Compare").file)
     while running and there < len(quick):
-        status = work.find(app.session_state[run.LAST])
+        status = job_queue.find(app.session_state[run.LAST])
         running = status is not None and status.running
         partial = partial_comparison(workload, Budget(pcost=1.0), quick_variants, time_limit=float(run.START_LIMIT))
         if partial is not None and len(partial.plans) > there:
@@ -88,7 +88,7 @@ def main() -> None:
         )
         show(f"{'page':<16}{'first':>8}{'again':>8}")
         app = session(workload)
-        for page in frame.PAGES:
+        for page in page_layout.PAGES:
             show(f"{page.title:<16}{draw(app, page.file):>8.2f}{draw(app):>8.2f}")
 
 

@@ -31,7 +31,7 @@ def unique_rows(rows: Index) -> tuple[Index, Index]:
 
     Shapes: rows (m, k), of numbers from 0 on; first (kinds,), numbers (m,).
 
-    >>> first, numbers = numbered(np.array([[2, 1], [0, 3], [2, 1]]))
+    >>> first, numbers = unique_rows(np.array([[2, 1], [0, 3], [2, 1]]))
     >>> first.tolist(), numbers.tolist()
     ([1, 0], [1, 0, 1])
     """

@@ -48,7 +48,7 @@ MARKDOWN_ADDRESS = re.compile(r"(\w)(:(?=//)|@|(?<=\bwww)\.)", re.IGNORECASE)
 def quote_public(value: object) -> str:
     """Return a public value for a message: escaped and shortened.
 
-    >>> shown("tab\\t")
+    >>> quote_public("tab\\t")
     "'tab\\\\t'"
     """
     text = repr(value[:60]) if isinstance(value, str) else type(value).__name__
@@ -103,7 +103,7 @@ def set_name(attributes: Iterable[str]) -> str:
 def shortest_text(number: float) -> str:
     """Return the shortest text that represents the same number.
 
-    >>> plain(20.0), plain(0.1)
+    >>> shortest_text(20.0), shortest_text(0.1)
     ('20', '0.1')
     """
     return f"{number:.0f}" if number.is_integer() and abs(number) < 1e15 else repr(number)
@@ -162,7 +162,7 @@ def _argument_values(text: str) -> list[str]:
 def pluralize(things: int, one: str, many: str = "") -> str:
     """Return a number with its noun.
 
-    >>> how_many(1, "group"), how_many(2500, "query", "queries")
+    >>> pluralize(1, "group"), pluralize(2500, "query", "queries")
     ('1 group', '2,500 queries')
     """
     return f"{number(things)} {one if things == 1 else many or one + 's'}"
@@ -171,7 +171,7 @@ def pluralize(things: int, one: str, many: str = "") -> str:
 def format_number(value: float) -> str:
     """Return the text of a measured number with three or four digits.
 
-    >>> amount(45.46519), amount(0.0012345), amount(123456.7)
+    >>> format_number(45.46519), format_number(0.0012345), format_number(123456.7)
     ('45.47', '0.00123', '123,457')
     """
     if not math.isfinite(value):
@@ -202,7 +202,7 @@ def cost(value: float) -> str:
 def remaining_text(value: float) -> str:
     """Return the text of the remaining privacy budget, rounded down.
 
-    >>> remainder(0.33339), remainder(0.7), remainder(1.6e-9)
+    >>> remaining_text(0.33339), remaining_text(0.7), remaining_text(1.6e-9)
     ('0.3333', '0.7', '0')
     """
     return "0" if abs(value) < 1e-7 else _digits(value, ROUND_FLOOR)
@@ -251,7 +251,7 @@ def markdown_code(text: str) -> str:
 def escape_formula(text: str) -> str:
     """Return a text that no spreadsheet reads as a formula, with a leading quote if needed.
 
-    >>> harmless("=cmd()"), harmless("age")
+    >>> escape_formula("=cmd()"), escape_formula("age")
     ("'=cmd()", 'age')
     """
     return f"'{text}" if text.startswith(FORMULA) else text

@@ -44,7 +44,7 @@ def _pool() -> ThreadPoolExecutor:
 def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
     """Return the function of every part, in order; on all cores if several parts are large.
 
-    >>> side_by_side(len, ["ab", "c"])
+    >>> map_in_threads(len, ["ab", "c"])
     [2, 1]
     """
     if len(parts) > 1 and not _ALONE.get() and max(len(p) for p in parts) >= MIN_LENGTH_PER_THREAD:  # type: ignore[arg-type]
@@ -56,8 +56,8 @@ def map_in_threads(function: Callable[[_In], _Out], parts: Sequence[_In]) -> lis
 def single_threaded() -> Iterator[None]:
     """Run `map_in_threads` on this thread only, for work that already uses the other cores.
 
-    >>> with alone():
-    ...     side_by_side(len, ["ab", "c"])
+    >>> with single_threaded():
+    ...     map_in_threads(len, ["ab", "c"])
     [2, 1]
     """
     token = _ALONE.set(True)

@@ -19,9 +19,9 @@ Refusal = type[EngineError]
 def check_int(word: str, value: Any, low: int = 1, high: int | None = None, *, error: Refusal = WorkloadError) -> int:
     """Return an integer from ``low`` to ``high``.
 
-    >>> whole("number of cells", 5)
+    >>> check_int("number of cells", 5)
     5
-    >>> whole("way", 4, 1, 3)
+    >>> check_int("way", 4, 1, 3)
     Traceback (most recent call last):
     engine.errors.WorkloadError: The way was 4. Give a whole number from 1 to 3.
     """
@@ -37,7 +37,7 @@ def check_positive(
 ) -> float:
     """Return a finite number above 0, under ``below`` and at most ``most``.
 
-    >>> positive("confidence", 1.5, below=1)
+    >>> check_positive("confidence", 1.5, below=1)
     Traceback (most recent call last):
     engine.errors.WorkloadError: The confidence was 1.5. Give a number above 0 and below 1.
     """
@@ -55,7 +55,7 @@ def check_choice(
 
     The error shows the value itself if it is ``public``, as options are; see `_shown_value`.
 
-    >>> one_of("format", "parqet", ("csv", "parquet"))
+    >>> check_choice("format", "parqet", ("csv", "parquet"))
     Traceback (most recent call last):
     engine.errors.WorkloadError: The format was 'parqet'; close names: 'parquet'. Give one of 'csv', 'parquet'.
     """
@@ -71,7 +71,7 @@ def check_type(
 ) -> None:
     """Raise unless a value has one of some types; ``give`` describes a right value.
 
-    >>> instance("plan", 5, str, give="a Plan, as plan() makes it")
+    >>> check_type("plan", 5, str, give="a Plan, as plan() makes it")
     Traceback (most recent call last):
     engine.errors.WorkloadError: The plan was given as int. Give a Plan, as plan() makes it.
     """
@@ -84,7 +84,7 @@ def check_slice(start: Any, stop: Any, count: int, *, error: Refusal = WorkloadE
 
     The end is not before the first.
 
-    >>> span(-2, None, 10), span(4, 2, 10)
+    >>> check_slice(-2, None, 10), check_slice(4, 2, 10)
     ((8, 10), (4, 4))
     """
     for word, value in (("first query", start), ("end of the queries", stop)):

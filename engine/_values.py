@@ -56,7 +56,7 @@ def cached_on_value(function: _Function) -> _Function:
     the function must be positional and hashable.
 
     >>> class Few(list): pass
-    >>> total = kept_with(lambda value: print("added up") or sum(value))
+    >>> total = cached_on_value(lambda value: print("added up") or sum(value))
     >>> few = Few([1, 2])
     >>> total(few), total(few)
     added up
@@ -78,15 +78,15 @@ def size_in_bytes(value: object, shared_with: object = None, excluded: Iterable[
 
     Functions, types and modules are not counted.
 
-    Objects that ``beside`` refers to are not counted.  Objects in ``apart`` are not counted either,
+    Objects that ``shared_with`` refers to are not counted.  Objects in ``excluded`` are not counted either,
     nor objects that only they refer to, because these are not traversed.
 
-    >>> held_bytes([bytes(1000)] * 2) - held_bytes([bytes(1000)])
+    >>> size_in_bytes([bytes(1000)] * 2) - size_in_bytes([bytes(1000)])
     8
     >>> both = bytes(1000)
-    >>> held_bytes([both, bytes(10)]) - held_bytes([both, bytes(10)], beside=[both]) == held_bytes(both)
+    >>> size_in_bytes([both, bytes(10)]) - size_in_bytes([both, bytes(10)], shared_with=[both]) == size_in_bytes(both)
     True
-    >>> held_bytes([both, bytes(10)], apart=[both]) == held_bytes([both, bytes(10)], beside=both)
+    >>> size_in_bytes([both, bytes(10)], excluded=[both]) == size_in_bytes([both, bytes(10)], shared_with=both)
     True
     """
     seen = set(map(id, excluded))

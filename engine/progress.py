@@ -99,7 +99,7 @@ def defer_interrupts() -> Iterator[None]:
 def check_callback(progress: Progress | None) -> Listener | None:
     """Return the callback for ``progress``, or None; raise PlanError for any other type.
 
-    >>> listener(3)
+    >>> check_callback(3)
     Traceback (most recent call last):
     engine.errors.PlanError: progress was 3. Give a function of (fraction, text), True for a bar, or leave it out.
     """
@@ -117,7 +117,7 @@ def check_callback(progress: Progress | None) -> Listener | None:
 def progress_reporter(progress: Progress | None, cancelled: str) -> Callable[[float, str], None]:
     """Return a function that reports progress and raises Cancelled if the callback returns False.
 
-    >>> told(lambda fraction, text: fraction < 0.5, "It was cancelled.")(0.7, "Counting")
+    >>> progress_reporter(lambda fraction, text: fraction < 0.5, "It was cancelled.")(0.7, "Counting")
     Traceback (most recent call last):
     engine.errors.Cancelled: It was cancelled.
     """

@@ -4,13 +4,13 @@ import streamlit as st
 
 from engine import figures
 from engine.common_mechanism import CommonPlan
-from pages.parts.coarse import choose, rehearsal, steps
+from pages.parts.coarse import candidates_form, rehearsal, two_stage_view
 from pages.parts.coarse import script as coarse_code
-from pages.parts.shell import code, frame, show
-from pages.parts.shell.code import Script
-from pages.parts.shell.words import escape_markdown
+from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts.shell.error_text import escape_markdown
+from pages.parts.shell.python_script import Script
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "A **fine** analysis tells more, a **coarse** one is less noisy, and which of them is right depends on the "
@@ -26,22 +26,22 @@ def tell(text: str) -> None:
         st.caption(text)
 
 
-studio = frame.header(
-    frame.page("Coarse or fine"),
+studio = page_layout.header(
+    page_layout.page("Coarse or fine"),
     "Look at what the analyses share, then choose; the look costs nothing extra.",
     TUTORIAL,
 )
 common: CommonPlan | None = None
 script: Script | None = None
-settled = steps.waiting()
+settled = two_stage_view.waiting()
 with st.expander("Steps 1 to 3, which are settled", key="coarse_settled") if settled else st.container():
     st.header("1. Analyses")
     tell(
         "Choose two or more analyses of the same records, from coarse to fine. They are plans: no record is read here."
     )
-    chosen = choose.choose(studio)
+    chosen = candidates_form.choose(studio)
     if chosen is not None:
-        made = choose.split(chosen)
+        made = candidates_form.split(chosen)
         if made is not None:
             common, script = made
     st.header("2. What they share")
@@ -49,12 +49,12 @@ with st.expander("Steps 1 to 3, which are settled", key="coarse_settled") if set
         st.info("What is shared is shown here once there are two plans or more.", icon="🪜")
     else:
         tell("Grey is what every option would measure anyway. It is measured first and is a part of what you choose.")
-        choose.shared(common)
+        candidates_form.shared(common)
     st.header("3. The rule")
     tell("Fix the rule before the look: who chooses it afterwards may fit it to the noise.")
-    settings = choose.settings(common)
+    settings = candidates_form.settings(common)
     if common is not None and script is not None:
-        rule = choose.rule(common, settings)
+        rule = candidates_form.rule(common, settings)
         if rule is not None:
             st.markdown(escape_markdown(figures.rule_text(rule)))
             script += coarse_code.rule_script(settings.arguments(common))
@@ -75,13 +75,15 @@ def look() -> Script | None:
     if common is None:
         st.info("A look needs the analyses above. What was looked at before is under Earlier looks.", icon="🔭")
         return None
-    return steps.draw(common, settings)
+    return two_stage_view.draw(common, settings)
 
 
-more = show.tabs(
-    {"Rehearse": rehearse, steps.LOOK: look, steps.EARLIER: lambda: steps.earlier(settings)},
-    key=steps.STEP,
+more = figure_view.tabs(
+    {"Rehearse": rehearse, two_stage_view.LOOK: look, two_stage_view.EARLIER: lambda: two_stage_view.earlier(settings)},
+    key=two_stage_view.STEP,
 )
 if script is not None and more is not None:
     script += more
-frame.footer(code=script.text() if script is not None else code.plan_code(studio), target=frame.page("Release"))
+page_layout.footer(
+    code=script.text() if script is not None else python_script.plan_code(studio), target=page_layout.page("Release")
+)

@@ -2,10 +2,10 @@
 
 from pages.parts.compare import run, two_plans, views
 from pages.parts.compare import script as compare_code
-from pages.parts.shell import frame, show
-from pages.parts.shell.words import show_errors
+from pages.parts.shell import figure_view, page_layout
+from pages.parts.shell.error_text import show_errors
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "A **mechanism** decides what is measured and with how much noise. All of them keep the same budget; which one "
@@ -15,7 +15,7 @@ TUTORIAL = (
 )
 VIEWS = {
     "Ranking": views.ranking,
-    "Other budgets": views.budgets,
+    "Other budgets": views.other_budgets,
     "How errors spread": views.spreads,
     "A against B": views.against,
     "Strategies": views.strategies,
@@ -23,17 +23,17 @@ VIEWS = {
     "Published numbers": two_plans.book,
 }
 
-studio = frame.header(
-    frame.page("Compare"),
+studio = page_layout.header(
+    page_layout.page("Compare"),
     "See which mechanism answers your queries best, and how far it is from the best possible.",
     TUTORIAL,
     folded=True,
 )
 found = run.run(studio)
 with show_errors():
-    script = show.tabs(VIEWS, key="compare_view", arguments=(studio, found))
-frame.footer(
+    script = figure_view.tabs(VIEWS, key="compare_view", arguments=(studio, found))
+page_layout.footer(
     code=script or compare_code.compare(studio, found),
-    target=frame.page("Release"),
+    target=page_layout.page("Release"),
     reason="" if studio.workload is not None and studio.workload.groups else "there is no workload yet.",
 )

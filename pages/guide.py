@@ -5,9 +5,9 @@ from pathlib import Path
 
 import streamlit as st
 
-from pages.parts.shell import code, frame, show
+from pages.parts.shell import figure_view, page_layout, python_script
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "One guide for each task. The numbers below the code are what it prints. Whoever would rather learn why it works "
@@ -31,6 +31,6 @@ def draw(text: str) -> None:
             st.markdown(part)
 
 
-studio = frame.header(frame.page("Guide"), "What to do, by task: in the studio and as Python.", TUTORIAL)
-show.tabs({title: lambda text=text: draw(text) for title, text in TEXTS.items()}, key="guide")
-frame.footer(code=code.plan_code(studio), target=None)
+studio = page_layout.header(page_layout.page("Guide"), "What to do, by task: in the studio and as Python.", TUTORIAL)
+figure_view.tabs({title: lambda text=text: draw(text) for title, text in TEXTS.items()}, key="guide")
+page_layout.footer(code=python_script.plan_code(studio), target=None)

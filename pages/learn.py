@@ -2,10 +2,10 @@
 
 import streamlit as st
 
-from pages.parts.lessons import LESSONS, address, quiz, view
-from pages.parts.shell import code, frame, show
+from pages.parts.lessons import LESSONS, quiz, url_state, view
+from pages.parts.shell import figure_view, page_layout, python_script
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "Each lesson has a few sentences, a **picture to play with** that grows step by step, and **three questions** that "
@@ -14,8 +14,10 @@ TUTORIAL = (
     "answers stay in this session and are gone when it ends; nothing leaves this machine and no budget is spent."
 )
 
-studio = frame.header(frame.page("Learn"), "Short lessons about what the studio does, and why it may.", TUTORIAL)
-address.follow([lesson.tab for lesson in LESSONS], [lesson.name for lesson in LESSONS])
+studio = page_layout.header(
+    page_layout.page("Learn"), "Short lessons about what the studio does, and why it may.", TUTORIAL
+)
+url_state.follow([lesson.tab for lesson in LESSONS], [lesson.name for lesson in LESSONS])
 left, right = st.columns([2, 1], vertical_alignment="center")
 with left:
     quiz.progress(LESSONS)
@@ -31,5 +33,5 @@ views = {
     lesson.tab: lambda lesson=lesson, number=number, after=after: view.draw(lesson, number, after)
     for number, (lesson, after) in enumerate(zip(LESSONS, (*LESSONS[1:], None), strict=True), 1)
 }
-script = show.tabs(views, key=address.TAB)
-frame.footer(code=script or code.plan_code(studio), target=None)
+script = figure_view.tabs(views, key=url_state.TAB)
+page_layout.footer(code=script or python_script.plan_code(studio), target=None)

@@ -3,11 +3,19 @@
 import streamlit as st
 
 from pages.parts.jobs import plans
-from pages.parts.preview import aim_form, budget_form, group_view, lock_form, plan_views, split_view, target_views
-from pages.parts.shell import code, frame, show
-from pages.parts.shell.words import show_errors
+from pages.parts.preview import (
+    budget_form,
+    centers_view,
+    error_targets_view,
+    group_targets_form,
+    group_view,
+    plan_views,
+    publication_weights_form,
+)
+from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts.shell.error_text import show_errors
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "A **plan** fixes what will be measured and with how much noise. It is made from the schema, the workload and the "
@@ -17,26 +25,26 @@ TUTORIAL = (
     "see its queries, where its error comes from, and what would help."
 )
 QUESTIONS = {
-    "share": ("How many queries are good enough, and the budget for it", target_views.spread),
-    "targets": ("A target for each size of table, with locks, and what it costs", lock_form.draw),
-    "aim": ("Weights for tables that will be published", aim_form.draw),
-    "usable": ("What can be published", target_views.usable),
+    "share": ("How many queries are good enough, and the budget for it", error_targets_view.spread),
+    "targets": ("A target for each size of table, with locks, and what it costs", group_targets_form.draw),
+    "aim": ("Weights for tables that will be published", publication_weights_form.draw),
+    "usable": ("What can be published", error_targets_view.usable),
     "shares": ("Where the budget goes", plan_views.budget),
-    "probe": ("One query of your own", target_views.one_query),
-    "limit": ("How far it is from the best possible", target_views.distance),
+    "probe": ("One query of your own", error_targets_view.one_query),
+    "limit": ("How far it is from the best possible", error_targets_view.distance),
 }
 
-studio = frame.header(
-    frame.page(frame.BUDGETS),
+studio = page_layout.header(
+    page_layout.page(page_layout.BUDGETS),
     "See how exact every answer will be, and what it costs, before data is touched.",
     TUTORIAL,
     folded=True,
 )
-with frame.budget_place():  # it stays in view beside what it buys
+with page_layout.budget_place():  # it stays in view beside what it buys
     budget_form.budget(studio.budget)
 made = plans.plan_of(studio)
 if made is not None:
-    frame.previewed(studio)
+    page_layout.previewed(studio)
     with show_errors():
         plan_views.headline(made)
         left, right = st.columns(2, gap="medium")
@@ -44,20 +52,20 @@ if made is not None:
             group_view.groups(made)
         with right:
             group_view.chosen(made)
-        target_views.search(made)
-        split_view.draw(made)
-    lock_form.drop_targets()
+        error_targets_view.search(made)
+        centers_view.draw(made)
+    group_targets_form.drop_targets()
     st.subheader("More about this plan")
-    show.folds(QUESTIONS, arguments=(made,))
-show.folds(
+    figure_view.folds(QUESTIONS, arguments=(made,))
+figure_view.folds(
     {
         "promise": ("What the budget promises, and whom it protects", budget_form.promise),
         "mechanism": ("Another mechanism, and how it is tuned", budget_form.mechanism),
     }
 )
 plan_views.files(made)
-frame.footer(
-    code=code.plan_code(studio),
-    target=frame.page("Compare"),
+page_layout.footer(
+    code=python_script.plan_code(studio),
+    target=page_layout.page("Compare"),
     reason="" if made is not None else "there is no plan yet; see above.",
 )

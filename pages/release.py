@@ -7,13 +7,13 @@ import streamlit as st
 from engine.ledger import Ledger, release_key
 from engine.plans import Plan
 from engine.release.measure import is_unfinished, load_rehearsal
-from pages.parts.coarse import paid
-from pages.parts.jobs import plans, private, tasks, watch, work
+from pages.parts.coarse import release_history
+from pages.parts.jobs import job_queue, job_widget, plans, private_tempdir, tasks
 from pages.parts.release import dataset_form, records_form, release_form, results_view
-from pages.parts.shell import clicks, code, frame, show, state
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell import buttons, figure_view, history, page_layout, python_script
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error, show_errors
 
-frame.require()
+page_layout.require()
 
 TABS = REHEARSE, RELEASE, PAID = "1. Rehearse", "2. Release", "3. Paid releases"
 PAID_ALONE = "step_without_plan"
@@ -27,11 +27,11 @@ TUTORIAL = (
 def start_rehearsal(plan: Plan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsal and drop the one before it."""
     if (old := st.session_state.get("rehearsal", key)) != key:
-        watch.release_job(old)
+        job_widget.release_job(old)
     st.session_state["rehearsal"] = key
     with deferred_errors("rehearsal"):
-        file = private.new_file("rehearsal")
-        watch.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
+        file = private_tempdir.new_file("rehearsal")
+        job_widget.start(key, tasks.rehearse, plan.to_json(), rows, seed, str(file), files=[file])
 
 
 def rehearse(plan: Plan) -> str:
@@ -40,12 +40,12 @@ def rehearse(plan: Plan) -> str:
     rows = int(left.number_input("Simulated records", 1, min(plan.max_records, 2_000_000), 10_000, key="rows"))
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="seed"))
     key = f"rehearsal|{plan.hash}|{rows}|{seed}"
-    clicks.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse", place=right)
+    buttons.button("Rehearse", start_rehearsal, plan, key, rows, seed, key="rehearse", place=right)
     show_deferred_error("rehearsal")
-    script = code.rehearsal_code(state.current(), rows=rows, seed=seed)
-    done = watch.job(key, label="Rehearsal")
+    script = python_script.rehearsal_code(history.current(), rows=rows, seed=seed)
+    done = job_widget.job(key, label="Rehearsal")
     if done is None:
-        if work.find(key) is None:
+        if job_queue.find(key) is None:
             st.info("Nothing rehearsed yet with this plan and this size. Press Rehearse; it costs nothing.", icon="🎭")
         return script
     measurement = load_rehearsal(plan, done.result)
@@ -80,13 +80,13 @@ def release(plan: Plan) -> str:
     if not spent or again or interrupted:
         waiting = release_key(dataset=status.dataset, plan_hash=plan.hash, attempt=attempt)
         release_form.running(book, waiting)
-        job = work.find(release_form.job_key(book, waiting))
+        job = job_queue.find(release_form.job_key(book, waiting))
         if job is None or not job.running:
             release_form.confirm(book, plan, status, source, attempt, interrupted=interrupted)
     else:
         results(book, spent[-1], source)
-    return code.release_code(
-        state.current(),
+    return python_script.release_code(
+        history.current(),
         dataset=status.dataset,
         ledger=str(book.path.name),
         records=source.script,
@@ -97,7 +97,7 @@ def release(plan: Plan) -> str:
 
 def results(book: Ledger, key: str, source: records_form.Source) -> None:
     """The stored result of a release, however the page was reached, unless other records are chosen."""
-    job = work.find(release_form.job_key(book, key))
+    job = job_queue.find(release_form.job_key(book, key))
     if job is not None and job.running:
         release_form.running(book, key)
         return
@@ -113,18 +113,20 @@ def wait() -> str:
     return ""
 
 
-studio = frame.header(
-    frame.page("Release"), "Rehearse, then measure the records once and hand out the answers.", TUTORIAL
+studio = page_layout.header(
+    page_layout.page("Release"), "Rehearse, then measure the records once and hand out the answers.", TUTORIAL
 )
 made = plans.plan_of(studio)
 if made is None:
-    st.caption(escape_markdown("A new release needs a plan. What was paid for before is found in the ledger, without any."))
+    st.caption(
+        escape_markdown("A new release needs a plan. What was paid for before is found in the ledger, without any.")
+    )
     if (studio.workload is None or not studio.workload.groups) and "step" not in st.session_state:
         st.session_state["step"], st.session_state[PAID_ALONE] = PAID, True
-elif st.session_state.pop(PAID_ALONE, False) and st.session_state.get(show.OPEN, {}).get("step") == PAID:
+elif st.session_state.pop(PAID_ALONE, False) and st.session_state.get(figure_view.OPEN, {}).get("step") == PAID:
     st.session_state["step"] = REHEARSE  # nobody asked for what was paid: nothing else could be shown
 # the same tabs whether the plan is there yet or not: others would be drawn anew, without the one that was open
 steps = {REHEARSE: partial(rehearse, made), RELEASE: partial(release, made)} if made else dict.fromkeys(TABS, wait)
 with show_errors():
-    script = show.tabs(steps | {PAID: paid.draw}, key="step")
-frame.footer(code=script or code.plan_code(studio), target=None)
+    script = figure_view.tabs(steps | {PAID: release_history.draw}, key="step")
+page_layout.footer(code=script or python_script.plan_code(studio), target=None)

@@ -10,13 +10,13 @@ from engine import figures
 from engine.records.subprocess_readers import SHEET_ENDINGS
 from engine.workload import Attribute, Schema
 from engine.workload.calendar import UNITS
-from pages.parts.shell import code, frame, show, state
+from pages.parts.shell import figure_view, history, page_layout, python_script
 from pages.parts.shell.budgets import ROWS_LABEL
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
-from pages.parts.workload import draft_form, facts_form
-from pages.parts.workload.schema_table import append_attribute, edge_numbers, apply_edits, rows, split_texts, text_lines
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.workload import constraints_form, draft_form
+from pages.parts.workload.schema_table import append_attribute, apply_edits, edge_numbers, rows, split_texts, text_lines
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "A **schema** lists the columns of your records and every value they may take. It is **public knowledge**: fix it "
@@ -50,7 +50,7 @@ def use_demo() -> None:
     """Take the chosen demo schema."""
     with deferred_errors("start"):
         draft_form.clear()
-        state.choose_schema(Schema.from_json(demo_data.schemas()[st.session_state.demo].read_bytes()))
+        history.choose_schema(Schema.from_json(demo_data.schemas()[st.session_state.demo].read_bytes()))
 
 
 def use_upload() -> None:
@@ -66,7 +66,7 @@ def use_upload() -> None:
 def use_edits(base: Schema, key: str) -> None:
     """Take the edits of the table; they apply to the schema that the table started from."""
     with deferred_errors("table"):
-        state.choose_schema(apply_edits(base, st.session_state[key]), redraw=False)
+        history.choose_schema(apply_edits(base, st.session_state[key]), redraw=False)
 
 
 def add_attribute() -> None:
@@ -109,15 +109,15 @@ def add_attribute() -> None:
                 kind=form.new_kind,
                 missing_values=split_texts(form.new_missing_values),
             )
-        state.choose_schema(append_attribute(state.current().schema, attribute))
+        history.choose_schema(append_attribute(history.current().schema, attribute))
         form.update(NEW_ATTRIBUTE)  # nothing of this attribute may describe the next one
 
 
 def use_unit(person: str, rows: str) -> None:
     """Take whose rows they are."""
-    form, schema = st.session_state, state.current().required_workload.schema
+    form, schema = st.session_state, history.current().required_workload.schema
     with deferred_errors("unit"):
-        state.choose_schema(replace(schema, person=form[person].strip() or None, rows_per_person=form[rows]))
+        history.choose_schema(replace(schema, person=form[person].strip() or None, rows_per_person=form[rows]))
 
 
 def starting_points() -> None:
@@ -129,7 +129,7 @@ def starting_points() -> None:
         )
         st.caption(demo_data.WORDS[st.session_state.demo])
         st.button(
-            "Use this schema", on_click=use_demo, type="primary" if state.current().schema is None else "secondary"
+            "Use this schema", on_click=use_demo, type="primary" if history.current().schema is None else "secondary"
         )
     with right:
         st.file_uploader(
@@ -151,10 +151,10 @@ def starting_points() -> None:
 
 def table_editor(schema: Schema) -> None:
     """The attributes as an editable table: a fixed base under a key that changes when the base does."""
-    key = f"schema_table_{state.version()}_{st.session_state.get('table_serial', 0)}"
+    key = f"schema_table_{history.version()}_{st.session_state.get('table_serial', 0)}"
     if key not in st.session_state or st.session_state.get("table_base") is None:
         st.session_state.table_serial = st.session_state.get("table_serial", 0) + 1
-        key = f"schema_table_{state.version()}_{st.session_state.table_serial}"
+        key = f"schema_table_{history.version()}_{st.session_state.table_serial}"
         st.session_state.table_base = schema
     base = st.session_state.table_base
     words = {
@@ -218,7 +218,7 @@ def table_editor(schema: Schema) -> None:
 
 def attribute_form() -> None:
     """A form that adds one attribute."""
-    with st.expander("Add an attribute", expanded=state.current().schema is None):
+    with st.expander("Add an attribute", expanded=history.current().schema is None):
         st.text_input("Name of the column", key="new_name")
         kind = st.radio("Its values", ["Labels", "Bins", "Dates", "Codes"], horizontal=True, key="domain")
         if kind == "Labels":
@@ -277,7 +277,7 @@ def _date_fields() -> None:
 
 def unit_form(schema: Schema) -> None:
     """Whose rows they are, for records with several rows of a person."""
-    keys = f"unit_person_{state.version()}", f"unit_rows_{state.version()}"
+    keys = f"unit_person_{history.version()}", f"unit_rows_{history.version()}"
     left, right = st.columns(2)
     left.text_input(
         "Column that tells the person (empty: none does)",
@@ -305,16 +305,16 @@ def at_a_glance(schema: Schema) -> None:
     """Sizes as numbers and as a picture."""
     picture = figures.domain_picture(schema)
     largest = max(schema.attributes, key=lambda a: a.size)
-    show.numbers(
+    figure_view.numbers(
         ("Attributes", f"{len(schema):,}", "Columns of the records that may be counted"),
         ("Cells of the full table", texts.number(schema.size), "Product of the numbers of cells"),
         ("Largest attribute", texts.pluralize(largest.size, "cell"), largest.name),
     )
-    show.picture(picture, key="domain", config=show.EXPORT)
+    figure_view.picture(picture, key="domain", config=figure_view.EXPORT)
 
 
-studio = frame.header(
-    frame.page("Schema"), "Say what is publicly known about the records: columns and their values.", TUTORIAL
+studio = page_layout.header(
+    page_layout.page("Schema"), "Say what is publicly known about the records: columns and their values.", TUTORIAL
 )
 starting_points()
 if studio.schema is not None:
@@ -325,9 +325,9 @@ if studio.schema is not None:
     st.header("Whose rows")
     unit_form(studio.schema)
     st.header("Impossible cells")
-    facts_form.rules(studio.schema)
+    constraints_form.rules(studio.schema)
     st.header("Exact totals")
-    facts_form.exact(studio.schema)
+    constraints_form.exact(studio.schema)
 if studio.schema is None:
     st.info("No schema yet. Use a demo schema, upload a file, or add the first attribute.", icon="📋")
 else:
@@ -344,8 +344,8 @@ else:
     columns = [*([studio.schema.person] if studio.schema.person else []), *studio.schema.names]
     names = ", ".join(columns[:12]) + (" …" if len(columns) > 12 else "")
     st.caption(escape_markdown(f"Columns that will be looked for in the records: {names}"))
-frame.footer(
-    code=code.schema_script(studio.schema).text(),
-    target=frame.page("Workload"),
+page_layout.footer(
+    code=python_script.schema_script(studio.schema).text(),
+    target=page_layout.page("Workload"),
     reason="" if studio.schema is not None else "choose or build a schema first.",
 )

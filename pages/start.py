@@ -8,10 +8,10 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.release import Measurement, measure
 from engine.workload import Schema, Workload
-from pages.parts.shell import budgets, code, frame, show, state
-from pages.parts.shell.words import escape_markdown, show_deferred_error
+from pages.parts.shell import budgets, figure_view, history, page_layout, python_script
+from pages.parts.shell.error_text import escape_markdown, show_deferred_error
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "The path is always the same: a **schema** says what is publicly known of the columns, a **workload** which counts "
@@ -36,7 +36,7 @@ def example() -> Measurement:
 def try_demo() -> None:
     """Take the chosen demo with all its tables of one and two attributes."""
     schema = Schema.from_json(demo_data.schemas()[st.session_state.start_demo].read_bytes())
-    state.change(workload=Workload.all_ways(schema, (1, 2)), redraw=True)
+    history.change(workload=Workload.all_ways(schema, (1, 2)), redraw=True)
 
 
 def card(title: str, words: str) -> bool:
@@ -50,14 +50,14 @@ def card(title: str, words: str) -> bool:
     return st.button(title, key=f"start_{title}", type="primary", width="stretch")
 
 
-studio = frame.header(
-    frame.page("Start"),
+studio = page_layout.header(
+    page_layout.page("Start"),
     "Publish counts from confidential records: see first how exact every number will be, and what it costs in privacy. "
     "Then spend the budget once, safely, and hand out answers with honest error bars.",
     TUTORIAL,
 )
 if studio.workload is not None:
-    target = frame.page("Preview" if studio.workload.groups else "Workload")
+    target = page_layout.page("Preview" if studio.workload.groups else "Workload")
     with st.container(border=True):
         st.markdown(f"**Go on where you were.** {escape_markdown(budgets.summary(studio))}")
         if st.button(f"Go on: {target.title} →", key="go_on", type="primary"):
@@ -71,7 +71,7 @@ def ways(*some: tuple[str, str, str]) -> None:
             if card(title, words):
                 if title == DEMO:
                     try_demo()
-                st.switch_page(frame.page(page).file)
+                st.switch_page(page_layout.page(page).file)
 
 
 demo, others, picture = st.columns([4, 4, 6])
@@ -88,8 +88,10 @@ with others:
 with picture:
     drawn = figures.answers_picture(example().answers(0), rehearsal=True)
     st.markdown("**What comes out: counts with noise, each with the interval that holds the truth 95% of the time**")
-    show.chart(drawn, key="start", config=show.EXPORT, height=HIGH)()
+    figure_view.chart(drawn, key="start", config=figure_view.EXPORT, height=HIGH)()
     st.caption(
-        escape_markdown(f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}")
+        escape_markdown(
+            f"944 voters of a public survey by {PICTURED[1]}, at {budgets.headline(SEEN, chosen)}. {drawn.alt}"
+        )
     )
-frame.footer(code=code.workload_script(studio).text(), target=None)
+page_layout.footer(code=python_script.workload_script(studio).text(), target=None)

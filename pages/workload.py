@@ -5,11 +5,11 @@ import streamlit as st
 from engine import _format as texts
 from engine import analysis
 from engine.workload import Workload
-from pages.parts.shell import code, frame, show, state
-from pages.parts.shell.words import deferred_errors, show_deferred_error
+from pages.parts.shell import figure_view, history, page_layout, python_script
+from pages.parts.shell.error_text import deferred_errors, show_deferred_error
 from pages.parts.workload import group_form, group_table, range_form, sql_form
 
-frame.require()
+page_layout.require()
 
 TUTORIAL = (
     "A **workload** is the list of counts that people will ask for. It is made of **groups**: a set of attributes and "
@@ -31,18 +31,18 @@ def use_file() -> None:
     file = st.session_state.get("workload_file")
     if file is not None:
         with deferred_errors("file"):
-            state.change(workload=Workload.from_json(file.getvalue()), redraw=True)
+            history.change(workload=Workload.from_json(file.getvalue()), redraw=True)
 
 
 def clear() -> None:
     """Remove every group."""
-    state.change(workload=Workload(state.current().required_workload.schema), redraw=True)
+    history.change(workload=Workload(history.current().required_workload.schema), redraw=True)
 
 
 def sizes(workload: Workload) -> None:
     """Live counts."""
     cells = analysis.count_cells(workload)
-    show.numbers(
+    figure_view.numbers(
         ("Groups", f"{len(workload.groups):,}", "Sets of attributes with a family of queries"),
         ("Queries", texts.number(workload.queries), "Numbers that will be published"),
         ("Cells to count", texts.number(cells), "Cells of the tables that the records are counted in"),
@@ -68,21 +68,21 @@ def files(workload: Workload) -> None:
         st.button("Remove all groups", disabled=not workload.groups, on_click=clear, key="clear")
 
 
-studio = frame.header(
-    frame.page("Workload"), "Say which counts will be published, before anyone looks at the records.", TUTORIAL
+studio = page_layout.header(
+    page_layout.page("Workload"), "Say which counts will be published, before anyone looks at the records.", TUTORIAL
 )
 if studio.workload is None:
     st.info(
         "There is no schema yet. Choose one on the Schema page, or open a workload file, which brings one.", icon="📋"
     )
     if st.button("← Back to Schema", key="back"):
-        st.switch_page(frame.page("Schema").file)
+        st.switch_page(page_layout.page("Schema").file)
     st.file_uploader("Open a workload file", type=["json"], key="workload_file", on_change=use_file, max_upload_size=50)
     show_deferred_error("file")
     st.stop()
 sizes(studio.workload)
 st.header("Add queries")
-show.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
+figure_view.tabs(FORMS, key="add_how", arguments=(studio.workload.schema,))
 group_form.show_added()
 st.header("Groups of the workload")
 if studio.workload.groups:
@@ -91,8 +91,8 @@ else:
     st.info("No group yet. Add all k-way sets, one set of attributes, a range, or SQL above.", icon="🧮")
 st.header("Keep it")
 files(studio.workload)
-frame.footer(
-    code=code.workload_script(studio).text(),
-    target=frame.page("Preview"),
+page_layout.footer(
+    code=python_script.workload_script(studio).text(),
+    target=page_layout.page("Preview"),
     reason="" if studio.workload.groups else "add at least one group of queries first.",
 )

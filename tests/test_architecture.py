@@ -210,15 +210,15 @@ PLANTS = [
     (ENGINE_LAYERS, "engine.bounds.lower_bounds", "engine.plans"),
     (ENGINE_LAYERS, "engine.common_mechanism.selection_rule", "engine.analysis.compare"),
     ("The engine never imports the app", "engine.release.measure", "streamlit"),
-    ("The engine never imports the app", "engine._format", "pages.parts.shell.words"),
+    ("The engine never imports the app", "engine._format", "pages.parts.shell.error_text"),
     ("Only figures, lessons and publish", "engine.analysis.compare", "plotly"),
     ("Only release and common_mechanism", "engine.publish.report", "engine.release.noise"),
     ("Pages compute nothing", "pages.preview", "numpy"),
     ("Pages compute nothing", "pages.parts.compare.run", "scipy"),
     ("Pages compute nothing", "pages.parts.release.results_view", "plotly"),
-    (PARTS_OF_PAGES, "pages.parts.shell.code", "pages.parts.workload.family_form"),
+    (PARTS_OF_PAGES, "pages.parts.shell.python_script", "pages.parts.workload.family_form"),
     (PARTS_OF_PAGES, "pages.parts.compare.views", "pages.parts.preview.plan_views"),
-    ("Workers load no Streamlit", "pages.parts.jobs.tasks", "pages.parts.jobs.watch"),
+    ("Workers load no Streamlit", "pages.parts.jobs.tasks", "pages.parts.jobs.job_widget"),
 ]
 UNPLACED = [(ENGINE_LAYERS, "engine/unplaced.py"), (PARTS_OF_PAGES, "pages/parts/unplaced.py")]
 

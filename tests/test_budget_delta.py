@@ -27,8 +27,8 @@ from engine.publish.release_package import certificate, write_package
 from engine.publish.tables_package import registry
 from engine.release import Measurement, measure
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import budgets, code, link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import budgets, permalink, python_script
+from pages.parts.shell.history import RequestState
 
 SCHEMA = Schema([Attribute.of_size("a", 3), Attribute.of_size("b", 4)])
 WORKLOAD = Workload.all_ways(SCHEMA, (1, 2), "marginal")
@@ -188,11 +188,11 @@ def test_command_line_states_requested_delta(
 
 
 def test_code_and_link_keep_delta() -> None:
-    budget = eval(code.budget_text(REQUESTED), {"Budget": Budget})
+    budget = eval(python_script.budget_text(REQUESTED), {"Budget": Budget})
     assert budget == REQUESTED
-    assert code.budget_text(DEFAULT) == f"Budget(pcost={DEFAULT.pcost!r})"
+    assert python_script.budget_text(DEFAULT) == f"Budget(pcost={DEFAULT.pcost!r})"
     studio = RequestState(workload=WORKLOAD, budget=REQUESTED)
-    assert link.unpacked(link.packed(studio)).budget == REQUESTED
+    assert permalink.unpacked(permalink.packed(studio)).budget == REQUESTED
     assert RequestState.from_json(studio.to_json()).budget == REQUESTED
     assert studio.key != RequestState(workload=WORKLOAD, budget=DEFAULT).key
 

@@ -16,7 +16,7 @@ from engine.cli.output import OPTIONS, in_options
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell.words import LABELS, in_labels
+from pages.parts.shell.error_text import LABELS, in_labels
 
 ROOT = Path(__file__).resolve().parents[1]
 # strings that are Python or SQL code, not messages

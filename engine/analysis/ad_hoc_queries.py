@@ -156,7 +156,7 @@ def parse_query(schema: Schema, attributes: Sequence[str], condition: str) -> Qu
     WorkloadError : the condition is not valid.
 
     >>> from engine import Attribute
-    >>> written_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
+    >>> parse_query(Schema([Attribute.of_size("age", 4)]), ["age"], "age >= 2").tensor
     array([0., 0., 1., 1.])
     """
     _check_schema(schema)

@@ -305,9 +305,9 @@ def quick_choices(table: pd.DataFrame, most: int = 5, *, also: str = "") -> list
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("age", 4)]), (1,))
-    >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2)
+    >>> quick_choices(expected_costs(workload, Budget(pcost=1.0)), 2)
     ['querysmasher', 'residualplanner+']
-    >>> quick_choices(expected(workload, Budget(pcost=1.0)), 2, also="querysmasher (centers=tuned)")
+    >>> quick_choices(expected_costs(workload, Budget(pcost=1.0)), 2, also="querysmasher (centers=tuned)")
     ['querysmasher (centers=tuned)', 'querysmasher']
     """
     quick = table[(table["status"] == "ok") & (table["seconds"] <= QUICK_FORECAST_S)]

@@ -229,7 +229,7 @@ def error_distribution(plan: Plan) -> ErrorDistribution:
 
     >>> from engine import Attribute, Budget, plan, Schema, Workload
     >>> workload = Workload.all_ways(Schema([Attribute.of_size("a", 4)]), (1,), "marginal")
-    >>> errors = spread(plan(workload, Budget(pcost=1.0)))
+    >>> errors = error_distribution(plan(workload, Budget(pcost=1.0)))
     >>> len(errors.errors), errors.within(0.5), errors.within(2.0), errors.exact
     (4, 0.0, 1.0, True)
     """

@@ -322,7 +322,7 @@ def within_text(made: Plan, error: float) -> str:
 def percent_rounded_down(share: float) -> str:
     """Return a share as a percentage, rounded down.
 
-    >>> down(0.9499999), down(1.0)
+    >>> percent_rounded_down(0.9499999), percent_rounded_down(1.0)
     ('94.9%', '100.0%')
     """
     return f"{math.floor(share * 1000.0 + 1e-9) / 10.0:.1f}%"
@@ -589,7 +589,7 @@ def round_up(value: float) -> float:
 
     Initial totals use it, so that a total displayed in mu or epsilon still covers its budget.
 
-    >>> at_least(0.5), at_least(1.0), at_least(3.14159), at_least(0.00123456)
+    >>> round_up(0.5), round_up(1.0), round_up(3.14159), round_up(0.00123456)
     (0.5, 1.0, 3.142, 0.001235)
     """
     digits = 3 - math.floor(math.log10(value))

@@ -33,7 +33,7 @@ class PublishedRow:
     Attributes
     ----------
     table : number of the table in the paper.
-    schema, asked : names of the schema and the queries of the workload; see `standard_workload`.
+    schema, queries : names of the schema and the queries of the workload; see `standard_workload`.
     printed : RMSE in counts in the QuerySmasher column of the paper.
     optimum : certified optimum of the strategy class, RMSE in counts.
 
@@ -125,7 +125,7 @@ ROWS = (*_table_2(), *_table_4())
 def published_rmse(schema: str, queries: str) -> float:
     """Return the published RMSE of one row.
 
-    >>> printed("[10]^40", "affine")
+    >>> published_rmse("[10]^40", "affine")
     28.25
     """
     return next(row.printed for row in ROWS if (row.schema, row.queries) == (schema, queries))
@@ -136,7 +136,7 @@ def results_table(ours: dict[str, float]) -> pd.DataFrame:
 
     ``ours`` maps the text of a row to a recomputed RMSE; missing rows are NaN in the table.
 
-    >>> table = beside({"CPS 1-way": 3.135})
+    >>> table = results_table({"CPS 1-way": 3.135})
     >>> table.loc[table["ours"].notna(), "ours / paper"].tolist()
     [1.0]
     """

@@ -337,7 +337,7 @@ def costly_groups(request: Request, *, seconds: float, memory: float) -> tuple[i
     >>> schema = Schema([Attribute.of_size("age", 34), Attribute.of_size("hours", 30)])
     >>> workload = Workload(schema).add(("age", "hours"), "affine").add(("age", "hours"), "prefix")
     >>> request = Request(workload=workload.add("age", "range"), budget=Budget(pcost=1.0))
-    >>> dear_groups(request, seconds=60.0, memory=1.5e8)
+    >>> costly_groups(request, seconds=60.0, memory=1.5e8)
     (0,)
     """
     groups = request.workload.groups

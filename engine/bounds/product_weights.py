@@ -106,7 +106,7 @@ def lower_eigenvalues(eigenvalues: Array, size: float = 0.0) -> Array:
 
     ``size`` is the size of the terms of the matrix, if it exceeds the largest eigenvalue.
 
-    >>> lowered(np.array([-1e-16, 1e-16, 4.0])).round(9)
+    >>> lower_eigenvalues(np.array([-1e-16, 1e-16, 4.0])).round(9)
     array([0., 0., 4.])
     """
     slack = SLACK * (len(eigenvalues) + 100) * np.finfo(float).eps * max(float(eigenvalues[-1]), size, 0.0)

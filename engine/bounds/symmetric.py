@@ -555,7 +555,7 @@ class SectorMoments:
     Attributes
     ----------
     times : number of occurrences of the sector.
-    own, x : shapes (n, r) and (n, n, r).
+    single, x : shapes (n, r) and (n, n, r).
     """
 
     times: float
@@ -886,7 +886,7 @@ def _search(problem: CompositionBound, weights: Array, deadline: float) -> float
 def round_compositions(x: Array, d: int) -> Array:
     """Round x, shape (m, n), to nonnegative integers with sum d in every row.
 
-    >>> rounded(np.array([[0.4, 1.7, 0.9]]), 3)
+    >>> round_compositions(np.array([[0.4, 1.7, 0.9]]), 3)
     array([[0., 2., 1.]])
     """
     out = np.floor(x)

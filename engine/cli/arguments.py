@@ -109,7 +109,7 @@ def workload_from_file(path: Path, schema: Schema | None, *, integer_columns: Se
     Parameters
     ----------
     schema : required for SQL. A workload in JSON contains a schema, to which this one must be equal.
-    whole_numbers : attributes in the SQL whose values are integers.
+    integer_columns : attributes in the SQL whose values are integers.
 
     Raises
     ------
@@ -216,7 +216,7 @@ def budget_data(budget: Budget) -> dict[str, Any]:
 
 
 def form_of(out: Path, name: str | None, forms: Sequence[str]) -> str:
-    """Return the file format: ``given``, or the ending of ``out``.
+    """Return the file format: ``name``, or the ending of ``out``.
 
     Raises
     ------

@@ -70,7 +70,7 @@ class BlockResidual:
     Attributes
     ----------
     turns : the coordinates, factor by factor.
-    known : precision of the look, 1/counts^2; one axis per turn, or shape () if it is the same in
+    look_precision : precision of the look, 1/counts^2; one axis per turn, or shape () if it is the same in
         all coordinates.
     block : the block that must still be measured, in these coordinates; None if the look has all
         its information.
@@ -149,9 +149,9 @@ def block_residual(look: Block, block: Block, max_records: int, stretch: float =
 
     Parameters
     ----------
-    look, whole : blocks of the look and of the plan on one space.
+    look, block : blocks of the look and of the plan on one space.
     max_records : largest number of records, for the grid of the noise.
-    stretch : factor of the noise of ``whole``.
+    stretch : factor of the noise of ``block``.
 
     Raises
     ------

@@ -323,7 +323,7 @@ def workloads_by_way(schema: Schema, ways: Sequence[int] = (1, 2)) -> Analyses:
         There are fewer than two numbers, or one is not from 1 to the number of attributes.
 
     >>> from engine import Attribute
-    >>> analyses = by_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
+    >>> analyses = workloads_by_way(Schema([Attribute.of_size(name, 2) for name in "abc"]), (1, 2))
     >>> {name: workload.queries for name, workload in analyses.items()}
     {'1-way': 6, '2-way': 12}
     """
@@ -350,7 +350,7 @@ def coarse_and_fine(workload: Workload) -> Analyses:
 
     >>> from engine import Attribute
     >>> pairs = Workload.all_ways(Schema([Attribute.of_size(name, 2) for name in "abc"]), ways=2)
-    >>> [len(w.groups) for w in against_coarser(pairs).values()]
+    >>> [len(w.groups) for w in coarse_and_fine(pairs).values()]
     [3, 3]
     """
     dimension = max((len(g.attributes) for g in workload.groups), default=0)

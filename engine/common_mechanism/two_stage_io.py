@@ -157,7 +157,7 @@ class Steps:
     finished : measurement of the chosen plan, or None before it is finished.
     paid : cost of this look and of all looks before it, and the total cost of each option.
     lost : attempts at the last step that were spent but not saved; one may still be running.
-    begun : whether the next attempt is spent and was interrupted.  `finish` completes it from the
+    is_interrupted : whether the next attempt is spent and was interrupted.  `finish` completes it from the
         same records and spends nothing.
     """
 

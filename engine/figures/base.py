@@ -71,7 +71,7 @@ def axis_labels(texts: Sequence[str], most: int = MAX_LABEL_CHARS) -> list[str]:
 def wrap_label(text: str) -> str:
     """Return an axis label, broken into two lines if it is long, for narrow screens.
 
-    >>> wrapped("Weighted Fourier Factorizations"), wrapped("age")
+    >>> wrap_label("Weighted Fourier Factorizations"), wrap_label("age")
     ('Weighted Fourier<br>Factorizations', 'age')
     """
     spaces = [position for position, char in enumerate(text) if char == " "]
@@ -241,9 +241,9 @@ def mechanism_name(label: str) -> str:
 def mechanism_style(label: str) -> MechanismStyle:
     """Return the style of a label in a comparison; the color depends only on the mechanism name.
 
-    >>> mechanism_look("querysmasher").color == mechanism_look("querysmasher (centers=tuned)").color
+    >>> mechanism_style("querysmasher").color == mechanism_style("querysmasher (centers=tuned)").color
     True
-    >>> mechanism_look("querysmasher").dash == mechanism_look("querysmasher (centers=tuned)").dash
+    >>> mechanism_style("querysmasher").dash == mechanism_style("querysmasher (centers=tuned)").dash
     False
     """
     names = [m.name for m in registry.MECHANISMS]

@@ -173,7 +173,7 @@ class Grid:
     ----------
     group : number of the group.
     axes, labels : title and labels of every axis; the grid has one cell per combination of labels.
-    kept : mask of the cells that contain a query, shape (labels of axis 1, labels of axis 2).
+    shown : mask of the cells that contain a query, shape (labels of axis 1, labels of axis 2).
     index : positions of these queries, one array per part of the group.
     what : description of the queries, such as "queries on age".
     hover : plotly hover template of a cell.

@@ -202,7 +202,7 @@ def check(connection: sqlite3.Connection, path: Path, verified: Checked | None) 
 
     Parameters
     ----------
-    known : state that this program verified before; without it the whole file is verified,
+    verified : state that this program verified before; without it the whole file is verified,
         including the pages of SQLite.
     """
     times, (rules,) = _times(path), connection.execute("PRAGMA schema_version").fetchone()

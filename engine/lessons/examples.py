@@ -110,7 +110,7 @@ def clipping_example(counts: npt.ArrayLike, std: float) -> ClippingExample:
     ------
     PlanError : ``std``, the standard deviation of the noise, is not positive.
 
-    >>> round(clipped([0.0], 1.0).bias, 4), round(clipped([50.0], 1.0).bias, 4)
+    >>> round(clipping_example([0.0], 1.0).bias, 4), round(clipping_example([50.0], 1.0).bias, 4)
     (0.3989, 0.0)
     """
     check_positive("std", std, error=PlanError)
@@ -196,7 +196,7 @@ def centers_example(workload: Workload, budget: Budget) -> CentersExample:
     ------
     LimitExceeded : a bound would take too long to compute.
 
-    >>> result = centered(pairs_workload("prefix", 4), Budget(pcost=1.0))
+    >>> result = centers_example(pairs_workload("prefix", 4), Budget(pcost=1.0))
     >>> result.bound <= result.tuned.weighted_rmse < result.equal.weighted_rmse
     True
     """
@@ -539,7 +539,7 @@ def decompose_query(schema: Schema, query: npt.ArrayLike) -> QueryDecomposition:
     QuerySmasher, equation 3.
 
     >>> schema = Schema([Attribute.of_size("reply", 2), Attribute.of_size("city", 3)])
-    >>> result = smash(schema, [[0, 1, 1], [0, 0, 1]])
+    >>> result = decompose_query(schema, [[0, 1, 1], [0, 0, 1]])
     >>> [(p.name, p.table.round(3).tolist()) for p in result.pieces][:2], result.misfit < 1e-12
     ([('total', 0.5), ('reply', [0.167, -0.167])], True)
     """
@@ -591,7 +591,7 @@ def draw_releases(counts: Sequence[int], budget: Budget, draws: int) -> Array:
     The noise is an exact discrete Gaussian on a grid of 1/1024 count, from the entropy source of
     the operating system.  The counts are invented; `engine.release.measure` releases real records.
 
-    >>> outcomes([5, 7], Budget(pcost=1.0), 3).shape
+    >>> draw_releases([5, 7], Budget(pcost=1.0), 3).shape
     (3, 2)
     """
     # Every record is in one cell, so the sensitivity is 1 and the variance is 1 / pcost.
@@ -767,7 +767,7 @@ def reconstruct_replies(answers: Sequence[float] | Array) -> Attack:
 
     The minimum-norm correction to the prior 1/2 is used if there are fewer questions than persons.
 
-    >>> reconstruct_replies(answers_given(16)).right
+    >>> reconstruct_replies(published_answers(16)).right
     16
     """
     answer_vector = np.asarray(answers, dtype=float)

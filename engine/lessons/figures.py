@@ -101,7 +101,7 @@ DARK_BELOW = -0.1  # Cividis on [-1, 1] needs white text below this value
 def fraction_text(value: float, parts: int) -> str:
     """Return a multiple of 1 / ``parts`` as the text of a fraction.
 
-    >>> fraction(-1 / 6, 6), fraction(1e-17, 6), fraction(2.0, 6)
+    >>> fraction_text(-1 / 6, 6), fraction_text(1e-17, 6), fraction_text(2.0, 6)
     ('−1/6', '0', '2')
     """
     return str(Fraction(value).limit_denominator(max(parts, 1))).replace("-", "−")

@@ -389,7 +389,7 @@ def search(
     Parameters
     ----------
     parts : separately partitioned intervals of cells.
-    found : boxes of the initial strategy.
+    boxes : boxes of the initial strategy.
     trace : tr(G R) of the initial strategy.
     bound : lower bound on the error, for progress reports.
     gram : Gram matrix, shape (cells, cells); if present, R and M are recomputed every
@@ -675,7 +675,7 @@ def separate_axes(grams: Sequence[Array], options: LevelOptions | None = None) -
 
     Source: theorem 4.2; the choice of the shares is an extension of this project.
 
-    >>> separation = separated([np.eye(2), np.eye(3)])
+    >>> separation = separate_axes([np.eye(2), np.eye(3)])
     >>> round(separation.total + sum(separation.shares), 9)
     1.0
     """
@@ -724,7 +724,7 @@ def interval_strategy(gram: Array, groups: int | None = None, options: LevelOpti
     Source: section 4.3.2; an interval with fewer levels than others measures its single cells with
     higher weight, so that all columns have equal norms.
 
-    >>> generalised(np.eye(8)).error
+    >>> interval_strategy(np.eye(8)).error
     8.0
     """
     gram = _checked_gram(gram, None)

@@ -187,7 +187,7 @@ class Kind:
     number : index of the class.
     groups : number of groups in the class.
     target : target variance of the queries.
-    alike : number of equivalent queries per group on the attributes without a line.
+    multiplicity : number of equivalent queries per group on the attributes without a line.
     parts : positions of the parts that have a line.
     spaces : class of every residual space inside the group.
     factors : factor of the product over lines, shape (spaces,).
@@ -471,7 +471,7 @@ def proof(
 
     Parameters
     ----------
-    known : initial cell weights of an attribute of a space, shape (cells,).
+    strategy_of : initial cell weights of an attribute of a space, shape (cells,).
     deadline : time after which the cell weights are not improved further.
     """
     parts = decompose(emphasis.apply(workload), split, labels)

@@ -438,9 +438,9 @@ def default_options(workload: Workload, mechanism: str, options: Mapping[str, An
 
     >>> from engine import Attribute, Schema
     >>> workload = Workload(Schema([Attribute.of_size("age", 20)])).add("age", "prefix")
-    >>> usual_options(workload, "querysmasher", {}).options
+    >>> default_options(workload, "querysmasher", {}).options
     {'centers': 'tuned'}
-    >>> print(usual_options(workload, "querysmasher", {"objective": "max"}).reason)
+    >>> print(default_options(workload, "querysmasher", {"objective": "max"}).reason)
     uniform centers, as in the paper: they are tuned by default only for the sum of all errors
     """
     options = implied_options(options)

@@ -43,7 +43,7 @@ class Design:
     Attributes
     ----------
     components : strategies with their shares of the budget.
-    whole_tables : whether the components are marginal tables, with least squares over all of them.
+    full_tables : whether the components are marginal tables, with least squares over all of them.
     statement : text about the search, for the certificate.
     bound : lower bound on all matrix mechanisms in counts^2 at privacy cost 1, if the search proved
         one.
@@ -146,7 +146,7 @@ class ExplicitMechanism(Mechanism):
     def design(self, workload: Workload, law: str, limits: Limits, bases: tuple[Array, ...]) -> Design:
         """Return the components to measure.
 
-        ``found`` contains the matrices of an earlier design, with shapes defined by the mechanism,
+        ``bases`` contains the matrices of an earlier design, with shapes defined by the mechanism,
         or is empty for a new search.
         """
 

@@ -566,7 +566,7 @@ def best_shares(
 
     Parameters
     ----------
-    asked : queries of every class of groups.
+    queries : queries of every class of groups.
     counts : number of residual spaces in each class, shape (space classes,).
     start : initial squared noises, shape (space classes,).
     gap : relative gap of the variance at which the search stops.

@@ -89,7 +89,7 @@ def unmeasured_rows(strategy: Strategy, axes: Sequence[int]) -> Array:
 
     Parameters
     ----------
-    kept : the axes; cells are summed over the other axes.
+    axes : the axes; cells are summed over the other axes.
 
     Returns
     -------
@@ -209,7 +209,7 @@ def connected_components(
 ) -> list[tuple[Parts, list[tuple[Axes, Strategy]]]]:
     """Return the connected components of parts and factors that share attributes.
 
-    Factors that share no attribute with a part are omitted.  ``own`` holds the axes of every part.
+    Factors that share no attribute with a part are omitted.  ``part_axes`` holds the axes of every part.
     """
     label = list(range(len(part_axes)))
     for axes, _ in factors:

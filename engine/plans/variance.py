@@ -871,7 +871,7 @@ class Footprint:
     sets : the sets of parts, one per table.
     tables : X_k, shape (spaces, queries of the parts of set k).
     noises : current squared noise of every space, shape (spaces,), in counts^2.
-    own : weights of single queries, shape (queries,), if one table covers all parts; else None.
+    query_weights : weights of single queries, shape (queries,), if one table covers all parts; else None.
     """
 
     sets: tuple[Parts, ...]
@@ -988,8 +988,8 @@ def footprint(group_variance: GroupVariance, query_weights: Array | None = None)
 
     Parameters
     ----------
-    found : the variances.
-    own : weights of single queries, shape (queries,), or None.
+    group_variance : the variances.
+    query_weights : weights of single queries, shape (queries,), or None.
 
     Raises
     ------

@@ -121,7 +121,7 @@ def arrays_by_name(arrays: Mapping[Axes, Saved], word: str = "") -> dict[str, Sa
 def arrays_by_axes(arrays: Mapping[str, Saved], word: str = "") -> dict[Axes, Saved]:
     """Return the arrays whose names have a prefix, by sets of attributes.
 
-    >>> of_axes(by_axes({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
+    >>> arrays_by_axes(arrays_by_name({(): np.ones(()), (0, 2): np.ones((2, 3))})).keys()
     dict_keys([(), (0, 2)])
     """
     prefix = f"{word} on "

@@ -59,14 +59,14 @@ def along_axes(values: Array, axes: Axes, all_axes: Axes) -> Array:
 
 
 def mean_over(table: Array, all_axes: Axes, axes: Axes) -> Array:
-    """Return the mean of a table over the attributes that are not in ``kept``."""
+    """Return the mean of a table over the attributes that are not in ``axes``."""
     return np.asarray(table.mean(axis=tuple(i for i, a in enumerate(all_axes) if a not in axes)))
 
 
 def proper_subsets(axes: Axes) -> list[Axes]:
     """Return the proper subsets of a set of attributes, smallest first.
 
-    >>> below((0, 2))
+    >>> proper_subsets((0, 2))
     [(), (0,), (2,)]
     """
     return [inside for inside in subsets(axes) if inside != axes]
@@ -80,7 +80,7 @@ def faces(axes: Axes) -> list[Axes]:
 def maximal_sets(family: Iterable[Axes]) -> list[Axes]:
     """Return the sets that no other set of a family contains.
 
-    >>> maximal([(0,), (0, 1), (2,)])
+    >>> maximal_sets([(0,), (0, 1), (2,)])
     [(0, 1), (2,)]
     """
     largest: list[Axes] = []

@@ -86,7 +86,7 @@ def max_entropy_table(axes: Axes, margins: Mapping[Axes, Array], possible: Possi
     margins : tables by faces of ``axes``, and the table on all but the last two of ``axes``.
     possible : mask of the possible cells, shape (n_1, ..., n_k); impossible cells are 0.
 
-    >>> reference((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
+    >>> max_entropy_table((0, 1), {(0,): np.array([1.0, 3.0]), (1,): np.array([2.0, 2.0]), (): np.array(4.0)}).tolist()
     [[0.5, 0.5], [1.5, 1.5]]
     """
     # start with the last two attributes conditionally independent: two margins are already exact

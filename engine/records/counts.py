@@ -90,7 +90,7 @@ def larger_tables(schema: Schema, requested: Iterable[Names], held: Iterable[Nam
 
     Parameters
     ----------
-    asked : requested attribute sets.
+    requested : requested attribute sets.
     held : attribute sets of tables that exist already.
 
     Returns

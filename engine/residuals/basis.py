@@ -92,7 +92,7 @@ class Split:
     stopped : the limits, of "memory", "time" and "work", that ended or prevented the search for the
         split.
 
-    >>> Split(centers={"a": np.array([1.0, 0.0])}).given(("b", "a"))
+    >>> Split(centers={"a": np.array([1.0, 0.0])}).centers_of(("b", "a"))
     [None, array([1., 0.])]
     """
 
@@ -188,7 +188,7 @@ def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
 
     From shape (n_1, ..., n_k) to (product of n over the first set, ...).
 
-    >>> grouped(np.ones((2, 3, 4)), [(2, 0), (1,)]).shape
+    >>> group_axes(np.ones((2, 3, 4)), [(2, 0), (1,)]).shape
     (8, 3)
     """
     order = [*range(first), *(first + a for axes in sets for a in axes)]
@@ -199,7 +199,7 @@ def group_axes(tensor: Array, sets: Sequence[Axes], first: int = 0) -> Array:
 def ungroup_axes(tensor: Array, sets: Sequence[Axes], sizes: Sequence[int], first: int = 0) -> Array:
     """Return the reverse of `group_axes`, shape (..., n_1, ..., n_k), ``sizes`` being n_1 to n_k.
 
-    >>> ungrouped(np.ones((8, 3)), [(2, 0), (1,)], (2, 3, 4)).shape
+    >>> ungroup_axes(np.ones((8, 3)), [(2, 0), (1,)], (2, 3, 4)).shape
     (2, 3, 4)
     """
     order = [a for axes in sets for a in axes]
@@ -433,7 +433,7 @@ class FullTable(Lift):
     This is an orthogonal change of coordinates in which reversals and swaps are signed
     permutations.
 
-    >>> WholeTable((2, 3)).rows(np.eye(6)).shape
+    >>> FullTable((2, 3)).rows(np.eye(6)).shape
     (6, 6)
     """
 

@@ -82,7 +82,7 @@ class QueriedSpaces:
     places : positions of their attributes in the schema, shape (spaces, attributes).
     kinds : equivalence class of every space, shape (spaces,); the spaces of a class have the same
         Gram, on attributes of equal ``looks``.
-    asked : for every class the number of each product in its Gram, with the sum of weights times
+    coefficients : for every class the number of each product in its Gram, with the sum of weights times
         coefficients.
     reached : for every class a rank, comparable between sizes, that is smaller where a group
         reaches it earlier; shape (kinds,).
@@ -107,14 +107,14 @@ def queried_spaces(
     looks : equivalence class of every attribute, numbered from 0, shape (attributes,).
     exact : sets of attributes with an exact table; the spaces inside them are left out.
 
-    >>> one = Spreading(
+    >>> one = GroupContribution(
     ...     numbers=np.array([0, 1]),
     ...     places=np.array([[0, 1], [1, 2]]),
     ...     weights=np.ones(2),
     ...     pattern=[((), 0, 4.0), ((0,), 1, 2.0), ((1,), 1, 2.0)],
     ... )
-    >>> total, single = asked_spaces([one], np.array([0, 0, 0]))
-    >>> total.asked, single.places.tolist(), single.kinds.tolist(), single.asked
+    >>> total, single = queried_spaces([one], np.array([0, 0, 0]))
+    >>> total.coefficients, single.places.tolist(), single.kinds.tolist(), single.coefficients
     ([{0: 8.0}], [[0], [1], [2]], [0, 1, 0], [{1: 2.0}, {1: 4.0}])
     """
     longest = max((len(groups.pattern) for groups in spreading), default=1)

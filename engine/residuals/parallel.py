@@ -80,7 +80,7 @@ def workers_for(seconds: float, searches: int, bytes_each: float, memory: float,
     seconds : expected time of the work.
     searches : number of searches.
     bytes_each, memory : bytes of one search, and of all together at most.
-    asked : number of workers that the user set; None for a choice of the engine.
+    requested : number of workers that the user set; None for a choice of the engine.
     """
     if searches < 2 or requested == 1:
         return 0

@@ -132,7 +132,7 @@ class Search:
 
         Parameters
         ----------
-        known : weights of an equal search, shape (orbits,): the result if they prove the required
+        warm_start : weights of an equal search, shape (orbits,): the result if they prove the required
             gap, initial weights otherwise.
         near : weights of a similar search, as initial weights. Shape (orbits,).
         watch : called with the current gap after every evaluation; may raise to cancel.
@@ -225,7 +225,7 @@ class Cost:
     ----------
     seconds : time on one idle core.
     peak : bytes while it runs.
-    kept : bytes of the resulting strategy.
+    saved : bytes of the resulting strategy.
     turns : whether it is an alternating search, whose bound stays below the value.
     """
 

@@ -92,7 +92,7 @@ class AlternatingSearch:
     >>> one = Factor(sizes=(2,), matrix=np.eye(1))
     >>> solution = Search(factor=one, centers=(None,)).run(), lambda: np.array([0.5, 0.5])
     >>> gram = [(1.0, (((0,), one), ((1,), one)))]
-    >>> turns = Turns(terms=gram, sets=[(0,), (1,)], sizes=(2, 2), centers=[None, None], search=lambda *_: solution)
+    >>> turns = AlternatingSearch(terms=gram, sets=[(0,), (1,)], sizes=(2, 2), centers=[None, None], search=lambda *_: solution)
     >>> turns.run()
     >>> round(turns.value, 6), round(turns.bound, 6)
     (0.25, 0.25)

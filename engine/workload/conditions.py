@@ -139,7 +139,7 @@ def factors(condition: Condition) -> list[str]:
 def conjunction(parts: Sequence[str]) -> str:
     """Return the conjunction of predicate texts.
 
-    >>> joined(["age < 20", "code == 1 or code == 7"]), joined([])
+    >>> conjunction(["age < 20", "code == 1 or code == 7"]), conjunction([])
     ('age < 20 and (code == 1 or code == 7)', 'True')
     """
     return parts[0] if len(parts) == 1 else " and ".join(map(parenthesize, parts)) or "True"

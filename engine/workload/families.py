@@ -669,7 +669,7 @@ def family(value: str | Family) -> Family:
 def default_family(kind: str) -> str:
     """Return the name of the default family for a kind of attribute.
 
-    >>> usual_family("categorical"), usual_family("numeric")
+    >>> default_family("categorical"), default_family("numeric")
     ('marginal', 'prefix')
     """
     return "marginal" if kind == "categorical" else "prefix"

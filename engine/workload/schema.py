@@ -323,11 +323,11 @@ class Schema:
         return frozenset(name for fact in self.facts for name in fact.names)
 
     def person_column(self, column: str | None = None) -> str | None:
-        """Return the person column: the declared one, or else ``given``.
+        """Return the person column: the declared one, or else ``column``.
 
         Raises
         ------
-        SchemaError : if ``given`` differs from the declared column, or is an attribute.
+        SchemaError : if ``column`` differs from the declared column, or is an attribute.
         """
         if column is not None and self.person is not None and column != self.person:
             raise SchemaError(

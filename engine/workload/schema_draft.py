@@ -87,9 +87,9 @@ def integer_range(name: str, low: int, high: int, *, integer: bool = True) -> At
     ``integer`` the values are declared to be integers, if floats represent them exactly, and the last
     bin ends at ``high``, so that ``high + 1`` is outside the domain.
 
-    >>> spanned("age", 0, 99).size, spanned("income", 0, 99_999).size
+    >>> integer_range("age", 0, 99).size, integer_range("income", 0, 99_999).size
     (100, 50)
-    >>> spanned("age", 0, 99).edges[-3:]
+    >>> integer_range("age", 0, 99).edges[-3:]
     (98.0, 99.0, 99.0)
     """
     step = 1 if high - low < _MAX_INTEGER_CELLS else -(-(high + 1 - low) // _INTEGER_BINS)

@@ -640,7 +640,7 @@ def workload_from_sql(
     text : SELECT statements, separated by ``;``, with COUNT(*), one table, WHERE, and GROUP BY of
         attributes, CASE, CUBE, ROLLUP and GROUPING SETS.
     table : required name of the table; by default any name, the same in all statements.
-    whole_numbers : binned attributes whose values are integers, so that ``age <= 39`` is
+    integer_columns : binned attributes whose values are integers, so that ``age <= 39`` is
         ``age < 40``. The schema of the returned workload declares them (`Attribute.integer`), and
         counting then refuses fractions.
 

@@ -117,7 +117,7 @@ def groups_outside(group_classes: Sequence[GroupClass], spaces: Sequence[Sequenc
 
     Parameters
     ----------
-    alike : equivalence classes of the groups.
+    group_classes : equivalence classes of the groups.
     spaces : sets of attributes, as increasing positions in the schema.
 
     Returns

@@ -12,8 +12,8 @@ from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import app_test, local_script_runner
 
 from pages.parts.compare import run
-from pages.parts.jobs import plans, work
-from pages.parts.preview import target_views
+from pages.parts.jobs import job_queue, plans
+from pages.parts.preview import error_targets_view
 from tests.waiting import CEILING
 
 
@@ -64,7 +64,7 @@ def keeps_comparisons() -> None:
 
 # automatic actions of pages, and the fixture of tests that need them
 AUTOMATIC_ACTIONS = {
-    "keeps_bound_search": (target_views, "_search"),
+    "keeps_bound_search": (error_targets_view, "_search"),
     "keeps_forecasts": (plans, "plan_of_form"),
     "keeps_comparisons": (run, "begin"),
 }
@@ -82,5 +82,5 @@ def disable_automatic_actions(request: pytest.FixtureRequest, monkeypatch: pytes
 def remove_interrupted_jobs() -> Iterator[None]:
     """Remove stopped and failed jobs, which pages of later tests would report."""
     yield
-    for key in [key for key in list(work._JOBS) if not work.is_there(key)]:
-        work.forget(key)
+    for key in [key for key in list(job_queue._JOBS) if not job_queue.is_there(key)]:
+        job_queue.forget(key)

@@ -15,9 +15,9 @@ from engine.mechanisms import plan
 from engine.plans import Plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.jobs import work
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.jobs import job_queue
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.waiting import CEILING, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,7 +61,7 @@ class Session:
 
     @staticmethod
     def _jobs() -> list[tuple[str, str]]:
-        return [(key, work.find(key).state) for key in list(work._JOBS)]
+        return [(key, job_queue.find(key).state) for key in list(job_queue._JOBS)]
 
     def go(self, page: str, **fields: Any) -> Session:
         """Open a page with these values of its fields."""
@@ -118,7 +118,7 @@ def demo_schema(name: str) -> Schema:
 def open_demo(name: str = "cps", ways: tuple[int, ...] = (1, 2), page: str = "preview", **fields: Any) -> Session:
     """Open a page by address, with all k-way sets of a demo schema."""
     studio = RequestState(workload=Workload.all_ways(demo_schema(name), ways), options=UNIFORM)
-    return wait(Session(plan=link.packed(studio)).go(page, **fields))
+    return wait(Session(plan=permalink.packed(studio)).go(page, **fields))
 
 
 def wait(session: Session) -> Session:

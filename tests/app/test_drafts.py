@@ -12,7 +12,7 @@ import xlsxwriter
 
 import demo_data
 from engine.workload import Attribute, Schema
-from pages.parts.jobs import private
+from pages.parts.jobs import private_tempdir
 from tests.app.session import Session, demo_schema
 
 
@@ -62,10 +62,10 @@ def test_labelled_file_gives_schema_from_labels_only(tmp_path: Path) -> None:
     assert "labels" in session.app.dataframe[0].value["Reason"][0]
     session.set(draft_agreed=True).press("use_draft")
     assert session.studio.schema == Schema([Attribute.categorical("sex", ["Female", "Male"])])
-    assert not list(private.folder().glob("draft_*"))
+    assert not list(private_tempdir.folder().glob("draft_*"))
     session.run(session.app.file_uploader(key="labelled_file").upload("y.sav", b"no such file", ""))
     assert "y.sav" in session.errors()
-    assert not list(private.folder().glob("draft_*"))
+    assert not list(private_tempdir.folder().glob("draft_*"))
 
 
 def test_public_table_draft_requires_declaration() -> None:
@@ -129,7 +129,7 @@ def test_workbooks_are_read_as_schema_and_totals() -> None:
     assert "looks like a file of records: it names 2 columns" in session.text()
     upload_schema(session, "broken.ods", b"no workbook")
     assert "'broken.ods' cannot be read" in session.errors()
-    assert not list(private.folder().glob("sheet_*"))
+    assert not list(private_tempdir.folder().glob("sheet_*"))
 
 
 LABELS = b"name,value,label\nsex,1,Female\n,2,Male\n"

@@ -14,7 +14,7 @@ from engine.errors import DataError, EngineError
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.release import measure
-from pages.parts.jobs import tasks, work
+from pages.parts.jobs import job_queue, tasks
 from pages.parts.release import download_view
 from tests.app.protected import SURVEY, create_protected_files
 from tests.app.release.sessions import open_step
@@ -78,7 +78,9 @@ def test_export_replaces_file_after_typed_name(session: Session) -> None:
     wait(session.press("release_result_write"))
     assert "Written" in session.text()
     # the export continues when the page is closed
-    assert [job.stays for key, job in work._JOBS.items() if key.startswith("export|") and str(target) in key] == [True]
+    assert [job.stays for key, job in job_queue._JOBS.items() if key.startswith("export|") and str(target) in key] == [
+        True
+    ]
     queries = demo_plan("survey", (1,)).workload.queries
     assert len(pd.read_csv(target)) == queries
     target.write_text(target.read_text().splitlines()[0] + "\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pages.parts.shell import frame
+from pages.parts.shell import page_layout
 from tests.app.session import ROOT, Session
 
 FILES = sorted((ROOT / "pages" / "guides").glob("[0-9]*.md"))
@@ -38,7 +38,7 @@ def test_guide_names_existing_pages_and_labels(file: Path) -> None:
     words = file.read_text(encoding="utf-8")
     named = set(re.findall(r"\*\*([A-Z].*?)\*\*", words)) - {"In the app", "The same as Python"}
     assert named
-    assert named <= {page.title for page in frame.PAGES}
+    assert named <= {page.title for page in page_layout.PAGES}
     # text in italics is a label of the app: a button, tab or family
     sources = [
         f.read_text(encoding="utf-8") for folder in ("pages", "demo_data") for f in (ROOT / folder).rglob("*.py")

@@ -15,9 +15,9 @@ from engine.privacy import Budget
 from engine.workload import Workload
 from pages.parts.lessons import LESSONS, centers, view
 from pages.parts.lessons.lesson import Lesson, LessonPicture
-from pages.parts.shell import link
-from pages.parts.shell.code import Script
-from pages.parts.shell.state import History, RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import History, RequestState
+from pages.parts.shell.python_script import Script
 from tests.app.session import Session, demo_schema, wait
 
 NAMES = [lesson.name for lesson in LESSONS]
@@ -31,7 +31,7 @@ def open_lesson(lesson: Lesson | None = None) -> Session:
 
 
 def open_schema(name: str) -> Session:
-    return Session(plan=link.packed(RequestState(workload=Workload(demo_schema(name)))))
+    return Session(plan=permalink.packed(RequestState(workload=Workload(demo_schema(name)))))
 
 
 def find_lesson(name: str) -> Lesson:
@@ -124,7 +124,7 @@ def test_address_opens_lesson_with_its_choices() -> None:
     assert session.app.header[0].value == find_lesson("strategies").title
     names: dict = {}
     exec(session.app.code[-1].value, names)
-    assert names["found"].cells == 32
+    assert names["result"].cells == 32
     assert "**Step 2.**" in session.text()
     assert session.app.query_params["cells"] == "32"
     session.set(strategies_cells=16)  # the default value
@@ -152,7 +152,7 @@ def test_invalid_address_opens_first_lesson(address: dict[str, str]) -> None:
 def test_address_holds_plan_and_lesson() -> None:
     session = open_schema("cps").go("learn").set(lesson=LESSONS[2].tab)
     assert set(session.app.query_params) == {"plan", "lesson"}
-    assert link.unpacked(session.app.query_params["plan"]).schema == demo_schema("cps")
+    assert permalink.unpacked(session.app.query_params["plan"]).schema == demo_schema("cps")
 
 
 def test_handout_shows_answers_only_to_instructors() -> None:
@@ -240,7 +240,7 @@ def test_decomposition_figure_places_tables_without_overlap(pieces: int) -> None
 def query_of_code(session: Session) -> list[Any]:
     names: dict = {}
     exec(session.app.code[-1].value, names)
-    return list(names["found"].query)
+    return list(names["pieces"].query)
 
 
 def test_query_without_cells_shows_error() -> None:

@@ -11,8 +11,8 @@ from engine._format import format_number
 from engine.privacy import Budget
 from engine.privacy.budget import mu_of_guess
 from engine.workload import Workload
-from pages.parts.shell import frame, link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import page_layout, permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import Session, demo_plan, demo_schema, open_demo
 
 
@@ -64,7 +64,7 @@ def test_start_page_opens_demo_and_resumes_it() -> None:
 
 def test_pages_have_frame_summary_and_code() -> None:
     session = open_demo()
-    for page in frame.PAGES:
+    for page in page_layout.PAGES:
         session.go(Path(page.file).stem)
         assert f"**{page.title}**" in session.text() or page.title in ("Start", "Learn", "Guide")
         assert session.app.title[0].value == f"{page.icon} {page.title}"
@@ -94,7 +94,7 @@ def test_explanations_fold_at_second_visit() -> None:
 def test_address_restores_the_request() -> None:
     session = open_demo()
     session.run(session.app)
-    text = session.app.query_params[link.NAME]
+    text = session.app.query_params[permalink.NAME]
     text = text[0] if isinstance(text, list) else text
     again = Session(plan=text).go("preview")
     assert again.studio.to_json() == session.studio.to_json()

@@ -16,9 +16,9 @@ from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Width, Workload
 from engine.workload.families import Random, read_matrix
-from pages.parts.shell import code, link, show
-from pages.parts.shell.state import History, RequestState, fit_workload, renamed_attributes
-from pages.parts.shell.words import escape_markdown
+from pages.parts.shell import figure_view, permalink, python_script
+from pages.parts.shell.error_text import escape_markdown
+from pages.parts.shell.history import History, RequestState, fit_workload, renamed_attributes
 from pages.parts.workload import schema_table
 from pages.parts.workload.family_form import FORMS, SINGLE
 
@@ -58,21 +58,21 @@ def test_push_without_change_is_no_step() -> None:
 def test_states_survive_text_and_address() -> None:
     here = build_studio(pcost=0.3)
     assert RequestState.from_json(here.to_json()).to_json() == here.to_json()
-    assert link.unpacked(link.packed(here)).to_json() == here.to_json()
+    assert permalink.unpacked(permalink.packed(here)).to_json() == here.to_json()
 
 
 def test_equal_requests_share_one_workload() -> None:
-    one, other = (link.unpacked(link.packed(build_studio(pcost=k))) for k in (1.0, 2.0))
+    one, other = (permalink.unpacked(permalink.packed(build_studio(pcost=k))) for k in (1.0, 2.0))
     assert one.required_workload is other.required_workload
     more = RequestState(workload=one.required_workload.add(("age",), "prefix"))
-    assert link.unpacked(link.packed(more)).required_workload is not one.required_workload
-    assert link.unpacked(link.packed(more)).to_json() == more.to_json()
+    assert permalink.unpacked(permalink.packed(more)).required_workload is not one.required_workload
+    assert permalink.unpacked(permalink.packed(more)).to_json() == more.to_json()
 
 
-@pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", link.packed(RequestState())[:-6]])
+@pytest.mark.parametrize("text", ["", "x", "%%%", "eJwDAAAAAAE=", permalink.packed(RequestState())[:-6]])
 def test_damaged_addresses_are_refused(text: str) -> None:
     with pytest.raises(PlanError):
-        link.unpacked(text)
+        permalink.unpacked(text)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"question": 3, "budget": 1}', "[" * 100_000])
@@ -165,14 +165,14 @@ def test_plan_code_rebuilds_the_plan(demo: str | None) -> None:
     else:
         schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
         here = RequestState(workload=Workload.all_ways(schema, ways=(1, 3)), budget=Budget.approx(1.0, 1e-6))
-        assert "all_ways(schema, ways=(1, 3))" in code.plan_code(here)
+        assert "all_ways(schema, ways=(1, 3))" in python_script.plan_code(here)
     names: dict = {}
-    exec(code.plan_code(here), names)
+    exec(python_script.plan_code(here), names)
     assert names["made"].hash == plan(here.workload, here.budget, **here.options_without_defaults).hash
 
 
 def test_rehearsal_code_prints_answers(capsys: pytest.CaptureFixture) -> None:
-    exec(code.rehearsal_code(build_studio(), rows=50, seed=3), {})
+    exec(python_script.rehearsal_code(build_studio(), rows=50, seed=3), {})
     assert "answer" in capsys.readouterr().out
 
 
@@ -184,7 +184,7 @@ def test_long_code_reads_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     Path("workload.json").write_text(workload.to_json(), encoding="utf-8")
     names: dict = {}
-    exec(code.workload_script(RequestState(workload=workload)).text(), names)
+    exec(python_script.workload_script(RequestState(workload=workload)).text(), names)
     assert names["workload"] == workload
 
 
@@ -234,11 +234,11 @@ def test_buttons_bind_no_stale_values() -> None:
 
 
 def test_figures_can_be_saved_as_svg() -> None:
-    pages = Path(show.__file__).resolve().parents[2]
+    pages = Path(figure_view.__file__).resolve().parents[2]
     drawn = {file.relative_to(pages).as_posix(): file.read_text(encoding="utf-8") for file in pages.rglob("*.py")}
-    assert [name for name, text in drawn.items() if "plotly_chart" in text] == ["parts/shell/show.py"]
+    assert [name for name, text in drawn.items() if "plotly_chart" in text] == ["parts/shell/figure_view.py"]
     assert [
         name for name, text in drawn.items() if "displayModeBar" in text
     ] == []  # the toolbar has the button for saving
-    chart = show.chart(figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one")
+    chart = figure_view.chart(figures.domain_picture(Schema([Attribute.of_size("age", 2)])), key="one")
     assert chart.keywords["config"]["toImageButtonOptions"]["format"] == "svg"

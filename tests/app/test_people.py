@@ -12,9 +12,9 @@ from demo_data.make_synthetic import synthetic
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.jobs import work
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.jobs import job_queue
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.coarse.sessions import record_decision, run_finish, spent_pcosts
 from tests.app.release.sessions import is_release_disabled
 from tests.app.session import UNIFORM, Session, wait
@@ -41,7 +41,9 @@ def ledger(tmp_path: Path) -> Ledger:
 
 def open_page(page: str, budget: Budget = BUDGET, **fields: object) -> Session:
     workload = Workload(SCHEMA).add(("a", "b"), "marginal")
-    return Session(plan=link.packed(RequestState(workload=workload, budget=budget, options=UNIFORM))).go(page, **fields)
+    return Session(plan=permalink.packed(RequestState(workload=workload, budget=budget, options=UNIFORM))).go(
+        page, **fields
+    )
 
 
 def fill_form(session: Session, **values: object) -> Session:
@@ -180,8 +182,8 @@ def test_changed_records_are_charged_for_the_rest(ledger: Ledger, panel: Path) -
     assert "beyond the cap 1,198" in session.text(), "the rest must use the row bound of the look"
     assert len(spent_pcosts(ledger)) == 2
     # a new session reads the row bound from the ledger
-    for job in list(work._JOBS):
-        work.forget(job)
+    for job in list(job_queue._JOBS):
+        job_queue.forget(job)
     again = Session().go("coarse").set(coarse_step="Earlier looks", ledger_path=str(ledger.path))
     assert any(r.key == "person_how" for r in again.app.radio)
 

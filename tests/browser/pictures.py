@@ -15,8 +15,8 @@ from playwright.sync_api import sync_playwright
 import demo_data
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import CHROMIUM, FLAGS, Visit
 from tests.browser.tour import SCROLL, Tour
 from tests.server.serving import ROOT, run_server
@@ -61,18 +61,18 @@ def take_picture(visit: Visit, name: str, top: str) -> str:
 
 
 def main() -> int:
-    survey, census = link.packed(build_studio("survey")), link.packed(build_studio("census"))
+    survey, census = permalink.packed(build_studio("survey")), permalink.packed(build_studio("census"))
     with open_visit() as visit:
-        visit.open(f"workload?{link.NAME}={survey}")
+        visit.open(f"workload?{permalink.NAME}={survey}")
         visit.page.get_by_text("Explain each step").click()
         print(take_picture(visit, "workload", "Workload"))
-        visit.open(f"preview?{link.NAME}={survey}")
+        visit.open(f"preview?{permalink.NAME}={survey}")
         visit.expect_text("≤ ")
         print(take_picture(visit, "preview", "Preview"))
-        visit.open(f"compare?{link.NAME}={census}")
+        visit.open(f"compare?{permalink.NAME}={census}")
         visit.expect_text("Done: the results are below")
         print(take_picture(visit, "compare", "Compare"))
-        visit.open(f"release?{link.NAME}={survey}")
+        visit.open(f"release?{permalink.NAME}={survey}")
         visit.press("Rehearse", exact=True)
         visit.expect_text("REHEARSAL on simulated")
         visit.pick("Group", "0: age, prefix")

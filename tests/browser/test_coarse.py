@@ -11,8 +11,8 @@ from playwright.sync_api import expect
 from demo_data.make_synthetic import synthetic
 from engine.ledger import Ledger
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import Visit
 
 SCHEMA = Schema(
@@ -50,7 +50,7 @@ def test_coarse_page_runs_all_steps_after_reload(visit: Visit, tmp_path: Path) -
     page = visit.page
     place, records = tmp_path / "office.ledger", tmp_path / "records.csv"
     synthetic(SCHEMA, 3000, seed=2).to_csv(records, index=False)
-    visit.open(f"coarse?{link.NAME}={link.packed(RequestState(workload=Workload(SCHEMA)))}")
+    visit.open(f"coarse?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(SCHEMA)))}")
     visit.expect_text("What every option costs")
     visit.settle()
     visit.press("Rehearse the look", exact=True)

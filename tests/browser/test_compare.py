@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import link, show
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import figure_view, permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import HEIGHT, NARROW, ROOT, WIDTH, Visit
 
 
@@ -23,7 +23,7 @@ def census_studio(pcost: float = 1.0) -> RequestState:
 
 def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: pytest.TempPathFactory) -> None:
     page = visit.page
-    visit.open(f"compare?{link.NAME}={link.packed(census_studio())}")
+    visit.open(f"compare?{permalink.NAME}={permalink.packed(census_studio())}")
     visit.expect_text("Done: the results are below")  # quick mechanisms start automatically
     visit.expect_text("is the most exact of")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
@@ -43,7 +43,7 @@ def test_compare_views_are_accessible_and_set_mechanism(visit: Visit, tmp_path: 
     assert '<svg class="main-svg" xmlns="http://www.w3.org/2000/svg"' in (
         drawn := saved.value.path().read_text("utf-8")
     )
-    assert f'width="{show.TEXT_WIDTH}"' in drawn  # width of a text column
+    assert f'width="{figure_view.TEXT_WIDTH}"' in drawn  # width of a text column
     assert len(ElementTree.fromstring(drawn).findall(".//{http://www.w3.org/2000/svg}text")) > 5  # valid SVG
     expect(page.locator(".notifier-note")).to_have_count(0, timeout=60_000)  # Plotly's message is gone
     for view, text in {

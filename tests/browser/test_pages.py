@@ -9,8 +9,8 @@ import pytest
 import demo_data
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import HEIGHT, NARROW, Visit
 
 WIDTHS = NARROW, 1100, 1440  # pixels
@@ -20,7 +20,7 @@ def page_path(page: str, demo: str) -> str:
     """Return the path of a page with all 1-way and 2-way groups of a demo."""
     schema = Schema.from_json(demo_data.schemas()[demo].read_bytes())
     studio = RequestState(workload=Workload.all_ways(schema, (1, 2)), budget=Budget(pcost=1.0))
-    return f"{page}?{link.NAME}={link.packed(studio)}"
+    return f"{page}?{permalink.NAME}={permalink.packed(studio)}"
 
 
 # path of each page and a text that it shows

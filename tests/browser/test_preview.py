@@ -8,12 +8,12 @@ from playwright.sync_api import Locator, expect
 
 import demo_data
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import HEIGHT, WIDTH, Visit
 
 WORKLOAD = Workload.all_ways(Schema.from_json(demo_data.schemas()["survey"].read_bytes()), (1, 2))
-PREVIEW_PATH = f"preview?{link.NAME}={link.packed(RequestState(workload=WORKLOAD))}"
+PREVIEW_PATH = f"preview?{permalink.NAME}={permalink.packed(RequestState(workload=WORKLOAD))}"
 
 
 def is_in_window(visit: Visit, locator: Locator) -> bool:

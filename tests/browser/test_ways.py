@@ -10,8 +10,8 @@ import pytest
 
 import demo_data
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import Visit
 
 WORKLOAD_TEXT = "Workload: 3 groups, 311 queries"  # in the sidebar of all pages
@@ -49,7 +49,7 @@ def write_older_link(studio: RequestState) -> str:
 )
 def test_reload_and_history_keep_the_workload(visit: Visit, titles: tuple[str, ...]) -> None:
     page = visit.page
-    visit.open(f"workload?{link.NAME}={write_older_link(RequestState(workload=census_workload()))}")
+    visit.open(f"workload?{permalink.NAME}={write_older_link(RequestState(workload=census_workload()))}")
     for title in titles:
         with visit.run():
             page.get_by_test_id("stSidebarNav").get_by_role("link", name=title).click()

@@ -8,8 +8,8 @@ from playwright.sync_api import expect
 
 import demo_data
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.browser.conftest import Visit
 
 # elements that the names below would create as Markdown or HTML
@@ -63,7 +63,7 @@ def test_names_and_labels_are_not_rendered_as_markup(visit: Visit, tmp_path: Pat
 
 def test_workload_page_adds_groups_from_sql_and_ranges(visit: Visit) -> None:
     schema = Schema.from_json(demo_data.schemas()["survey"].read_bytes())
-    visit.open(f"workload?{link.NAME}={link.packed(RequestState(workload=Workload(schema)))}")
+    visit.open(f"workload?{permalink.NAME}={permalink.packed(RequestState(workload=Workload(schema)))}")
     visit.expect_text("No group yet")
     visit.choose("Write SQL")
     visit.take_picture("20_sql_empty")

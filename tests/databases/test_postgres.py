@@ -21,7 +21,7 @@ from engine.records.database import code_of
 from engine.release import measure
 from engine.release.public_draft import draft_of_public
 from engine.workload import Attribute, Schema
-from pages.parts.jobs.sources import NAMED
+from pages.parts.jobs.record_sources import NAMED
 from tests.databases.postgres import Server, server
 from tests.databases.samples import (
     ATTRIBUTES,
@@ -262,7 +262,7 @@ def test_cancelled_query_is_stopped_and_spends_nothing(postgres: Server, owner: 
 
 COUNT_SLOW = f"""
 from engine.records import count_marginals
-from pages.parts.jobs.sources import opened
+from pages.parts.jobs.record_sources import opened
 from tests.databases.samples import SCHEMA, SETS
 with opened("{NAMED}slow") as table:
     count_marginals(table, SCHEMA, SETS, on_refused="drop")

@@ -26,8 +26,8 @@ import yaml
 from engine.cli.main import main
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.server.client import open_client
 from tests.server.serving import ROOT, run_server
 from tests.waiting import CEILING
@@ -166,7 +166,7 @@ def check_app(folder: Path, packages: Path, *start: str, **environment: str) -> 
         assert session.custom_theme.base_radius == "small"
         assert "Election survey 1996" in page.text
         page.close()
-        page = open_client(server, "release", f"plan={link.packed(studio)}")
+        page = open_client(server, "release", f"plan={permalink.packed(studio)}")
         # runs in a worker process, which has to import the packages, too
         page.press("rehearse").until("REHEARSAL on simulated")
         page.close()

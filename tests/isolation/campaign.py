@@ -22,14 +22,14 @@ from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.server.client import Client, open_client
 from tests.server.serving import RunningServer
 from tests.server.uploading import upload
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-QUERY = "plan=" + link.packed(RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
+QUERY = "plan=" + permalink.packed(RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=0.01)))
 STEP = "2. Release"
 FIRST_GROUP = 3  # the page shows this group first
 

@@ -85,7 +85,7 @@ def test_cores_respects_cpu_affinity():
         "import os\n"
         "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
         "from engine._threads import cores\n"
-        "from pages.parts.jobs.work import WORKERS\n"
+        "from pages.parts.jobs.job_queue import WORKERS\n"
         "print(cores(), WORKERS)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "1 1\n"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import demo_plan
 
 PLAN = demo_plan("survey", (1,))
-QUERY = "plan=" + link.packed(RequestState(workload=PLAN.workload, budget=PLAN.budget, options={"centers": "uniform"}))
+QUERY = "plan=" + permalink.packed(
+    RequestState(workload=PLAN.workload, budget=PLAN.budget, options={"centers": "uniform"})
+)

@@ -15,8 +15,8 @@ from streamlit import config
 from websockets.exceptions import InvalidHandshake
 from websockets.sync.client import connect
 
-from pages.parts.shell.frame import PAGES
-from pages.parts.shell.guard import LOOPBACK, start_token
+from pages.parts.shell.auth_middleware import LOOPBACK, start_token
+from pages.parts.shell.page_layout import PAGES
 from tests.server.serving import ROOT, RunningServer, free_port
 from tests.waiting import CEILING, until
 

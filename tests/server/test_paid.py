@@ -14,8 +14,8 @@ from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.release import measure
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.protected import create_protected_files
 from tests.app.release.sessions import SURVEY
 from tests.app.session import demo_plan
@@ -24,7 +24,7 @@ from tests.server.plan_query import QUERY
 from tests.server.serving import RunningServer, run_server
 
 SMALL_SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
-COARSE_QUERY = "plan=" + link.packed(RequestState(workload=Workload(SMALL_SCHEMA), budget=Budget(pcost=0.4)))
+COARSE_QUERY = "plan=" + permalink.packed(RequestState(workload=Workload(SMALL_SCHEMA), budget=Budget(pcost=0.4)))
 UNWRITABLE_PATH = "/proc/canary-export.parquet"  # in a folder where no file can be created
 INVALID_PATHS = ("a\0b.csv", f"{'x' * 260}.csv", "~nobody/a.csv", "loop/a.csv", "loop")
 PROTECTED_FILES = ("ledger", "records", "result", "in a dot folder", "link", "outside", "part", "not answers")

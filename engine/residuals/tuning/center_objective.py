@@ -325,7 +325,7 @@ class SpaceKind:
     roles : roles of their attributes.
     terms : factors -> monomials.  Factors are (axes, piece number); the coefficient of a term is
         the sum over its monomials of a weight times scalar pieces.
-    apart : whether the optimal value of the Gram is replaced by the sum of the optimal values of
+    separate : whether the optimal value of the Gram is replaced by the sum of the optimal values of
         its terms, a lower bound.
     """
 

@@ -214,7 +214,7 @@ def choose_unions(
     workload : queries with their weights.
     spaces : residual spaces of the decomposition.
     memory_limit : bytes of one search at most.
-    apart : returns the expected time of tuning without unions, in seconds.  A union of all spaces,
+    separate_error : returns the expected time of tuning without unions, in seconds.  A union of all spaces,
         which is the best of all matrix mechanisms and needs no tuning, may take as long, or `WAIT`
         if that is more.
     left : seconds until the time limit, which a union of all spaces must not exceed.

@@ -9,20 +9,20 @@ import streamlit as st
 
 from engine.common_mechanism import CommonPlan
 from engine.release.measure import load_rehearsal
-from pages.parts.coarse import choose, views
+from pages.parts.coarse import candidates_form, views
 from pages.parts.coarse import script as coarse_code
-from pages.parts.coarse.choose import Settings
-from pages.parts.jobs import private, tasks, watch, work
+from pages.parts.coarse.candidates_form import Settings
+from pages.parts.jobs import job_queue, job_widget, private_tempdir, tasks
 from pages.parts.release import results_view
-from pages.parts.shell import clicks
-from pages.parts.shell.code import Script
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell import buttons
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.python_script import Script
 
 
 def start_look(common: CommonPlan, key: str, rows: int, seed: int) -> None:
     """Start the rehearsed look, and drop the one before it with all that followed from it."""
     for old in st.session_state.pop("coarse_rehearsed", []):
-        watch.release_job(old)
+        job_widget.release_job(old)
     begin(key, tasks.rehearse_look, common.to_json(), rows, seed)
 
 
@@ -30,8 +30,8 @@ def begin(key: str, function: Callable[..., Any], *arguments: Any) -> None:
     """Start a part of the rehearsal, which keeps its numbers in a file."""
     st.session_state.setdefault("coarse_rehearsed", []).append(key)
     with deferred_errors("coarse_rehearsal"):
-        file = private.new_file("rehearsal")
-        watch.start(key, function, *arguments, str(file), files=[file])
+        file = private_tempdir.new_file("rehearsal")
+        job_widget.start(key, function, *arguments, str(file), files=[file])
 
 
 def draw(common: CommonPlan, settings: Settings) -> Script | None:
@@ -42,14 +42,14 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
     seed = int(middle.number_input("Seed of the simulation", 0, 2**31 - 1, 1, key="coarse_seed"))
     delta = common.look.budget.report_delta
     key = f"coarse|{common.hash}|{delta}|{common.names}|{rows}|{seed}"
-    clicks.button(
+    buttons.button(
         "Rehearse the look", start_look, common, key, rows, seed, key="coarse_rehearse", place=right, type="primary"
     )
     show_deferred_error("coarse_rehearsal")
     script = coarse_code.rehearsal(rows=rows, seed=seed)
-    done = watch.job(key, label="Rehearsed look")
+    done = job_widget.job(key, label="Rehearsed look")
     if done is None:
-        if work.find(key) is None:
+        if job_queue.find(key) is None:
             st.info("Nothing rehearsed yet with these analyses. Press the button; it costs nothing.", icon="🎭")
         return script
     st.warning("REHEARSAL on simulated records: nothing here may be published, and nothing was spent.", icon="🎭")
@@ -61,7 +61,7 @@ def draw(common: CommonPlan, settings: Settings) -> Script | None:
 def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, rows: int, seed: int, depth: int) -> None:
     looked = load_rehearsal(common.look, content)
     st.subheader("What the look says" if depth == 0 else f"A closer look, number {depth + 1}")
-    rule = choose.rule(common, settings)
+    rule = candidates_form.rule(common, settings)
     if rule is None:
         return
     decision = views.look(rule, looked, key=f"coarse_rehearsed_{depth}")
@@ -73,7 +73,7 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
     left, right = st.columns([2, 1], vertical_alignment="bottom")
     option = left.selectbox("Go on with", common.names, index=index, key=f"coarse_go_on_{depth}_{verdict}")
     rest = f"{key}|{option}"
-    clicks.button(
+    buttons.button(
         "Rehearse the rest",
         begin,
         rest,
@@ -87,7 +87,7 @@ def _step(common: CommonPlan, content: str, settings: Settings, *, key: str, row
         place=right,
         width="stretch",
     )
-    done = watch.job(rest, label="Rehearsed rest")
+    done = job_widget.job(rest, label="Rehearsed rest")
     if done is None:
         return
     if common.following is not None and option == common.names[-1]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.privacy import Budget
-from pages.parts.shell.code import Script, budget_text, columns_text, schema_script, workload_script
-from pages.parts.shell.state import RequestState
+from pages.parts.shell.history import RequestState
+from pages.parts.shell.python_script import Script, budget_text, columns_text, schema_script, workload_script
 
 
 def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
@@ -17,14 +17,14 @@ def script(*lines: str, imports: Sequence[tuple[str, str]] = ()) -> Script:
 
 def tables_script(studio: RequestState, ways: Sequence[int]) -> Script:
     """Make `workloads`: all tables of so many attributes."""
-    line = f"workloads = by_ways(schema, {tuple(ways)!r})"
-    return schema_script(studio.schema) + script(line, imports=[("engine.common_mechanism", "by_ways")])
+    line = f"workloads = workloads_by_way(schema, {tuple(ways)!r})"
+    return schema_script(studio.schema) + script(line, imports=[("engine.common_mechanism", "workloads_by_way")])
 
 
 def coarser_script(studio: RequestState) -> Script:
     """Make `workloads`: the present one and a coarser one."""
-    line = "workloads = against_coarser(workload)"
-    return workload_script(studio) + script(line, imports=[("engine.common_mechanism", "against_coarser")])
+    line = "workloads = coarse_and_fine(workload)"
+    return workload_script(studio) + script(line, imports=[("engine.common_mechanism", "coarse_and_fine")])
 
 
 def census() -> Script:

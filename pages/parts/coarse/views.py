@@ -11,8 +11,8 @@ from engine.common_mechanism import CommonPlan, NestedPlanRule
 from engine.common_mechanism.selection_rule import Decision
 from engine.release import Measurement
 from pages.parts.release import download_view, results_view
-from pages.parts.shell import show
-from pages.parts.shell.words import escape_markdown
+from pages.parts.shell import figure_view
+from pages.parts.shell.error_text import escape_markdown
 
 STOP = "stop"
 MANY = 2_000  # groups that a list may hold
@@ -33,10 +33,12 @@ def look(rule: NestedPlanRule, looked: Measurement, *, key: str) -> Decision:
             st.caption("The look leaves a doubt at this safety margin; the rule takes the safe side.")
     views = {
         "Which cells stand out": lambda: _cells(rule, looked, key),
-        "How many stand out": lambda: show.picture(figures.shares_above_picture(rule, looked), key=f"{key}_shares"),
+        "How many stand out": lambda: figure_view.picture(
+            figures.shares_above_picture(rule, looked), key=f"{key}_shares"
+        ),
         "Answers of the look": lambda: results_view.browse(looked, key=f"{key}_look", name=f"{key}_look"),
     }
-    show.tabs(views, key=f"{key}_view")
+    figure_view.tabs(views, key=f"{key}_view")
     return decision
 
 
@@ -54,7 +56,7 @@ def _cells(rule: NestedPlanRule, looked: Measurement, key: str) -> None:
         )
     names = [rule.common.names[i] for i in (rule.common.position(rule.primary), *rule.finer)]
     option = right.selectbox("If this were chosen", names, index=len(names) - 1, key=f"{key}_option")
-    show.picture(figures.snr_picture(rule, looked, group, option), key=f"{key}_snr")
+    figure_view.picture(figures.snr_picture(rule, looked, group, option), key=f"{key}_snr")
 
 
 def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:
@@ -64,4 +66,4 @@ def answers(measurement: Measurement, *, key: str, records: Any = None) -> None:
         "Ask something else": lambda: results_view.ask(measurement, key=key),
         "Download": lambda: download_view.downloads(measurement, key=key),
     }
-    show.tabs(views, key=f"{key}_tab")
+    figure_view.tabs(views, key=f"{key}_tab")

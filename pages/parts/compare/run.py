@@ -16,11 +16,11 @@ from engine.analysis.compare import Comparison, expected_costs, quick_choices
 from engine.errors import EngineError
 from engine.mechanisms import label_of, load_plan, title_of, variants
 from engine.plans import Plan
-from pages.parts.jobs import kept, plans, tasks, watch, work
+from pages.parts.jobs import job_queue, job_widget, plan_cache, plans, tasks
 from pages.parts.jobs.status import Status
-from pages.parts.shell import clicks, show
-from pages.parts.shell.state import RequestState
-from pages.parts.shell.words import escape_markdown, show_errors
+from pages.parts.shell import buttons, figure_view
+from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.shell.history import RequestState
 
 if TYPE_CHECKING:
     from engine._format import Frame
@@ -46,7 +46,7 @@ class Compared:
 
     def plan(self, label: str) -> Plan:
         """The plan of one mechanism."""
-        return kept.plan_of_key(f"{self.key}|{label}", lambda: load_plan(self.found.plans[label]))
+        return plan_cache.plan_of_key(f"{self.key}|{label}", lambda: load_plan(self.found.plans[label]))
 
     @property
     def best(self) -> list[str]:
@@ -74,11 +74,11 @@ def offered(studio: RequestState) -> dict[str, tuple[str, Mapping[str, Any]]]:
 def begin(key: str, studio: RequestState, choices: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
     """Start the comparison of this key."""
     if (old := st.session_state.get(LAST, key)) != key:
-        watch.release_job(old)
+        job_widget.release_job(old)
     st.session_state[LAST] = key
     plain_choices = [(name, dict(options)) for name, options in choices]
     request = studio.required_workload.to_json(), studio.budget.to_dict(), plain_choices, limit
-    watch.start(key, _with_plans, key, studio, *request, gentle=True)
+    job_widget.start(key, _with_plans, key, studio, *request, gentle=True)
 
 
 def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.Progress) -> Result:
@@ -86,7 +86,11 @@ def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.P
     comparison, choices = result = tasks.compare_all(*request, progress=progress)
     compared = Compared(found=comparison, choices=choices, key=key, present=current_choice(studio)[0])
     with suppress(EngineError):  # the view says so
-        first = {label: compared.plan(label) for label in compared.best if label in (*compared.best[:FIRST], compared.present)}
+        first = {
+            label: compared.plan(label)
+            for label in compared.best
+            if label in (*compared.best[:FIRST], compared.present)
+        }
         if compared.present in first and choices[compared.present][1] == studio.options_without_defaults:
             plans.keep(studio, lambda: first[compared.present])
     return result
@@ -94,7 +98,7 @@ def _with_plans(key: str, studio: RequestState, *request: Any, progress: tasks.P
 
 def running() -> bool:
     """Whether the comparison that was asked for last is on its way."""
-    job = work.find(st.session_state.get(LAST, ""))
+    job = job_queue.find(st.session_state.get(LAST, ""))
     return job is not None and job.running
 
 
@@ -112,10 +116,10 @@ def run(studio: RequestState) -> Compared | None:
         st.info("Choose at least one mechanism.", icon="⚖️")
     else:
         with show_errors():
-            if labels == _first(studio, all_choices) and work.find(key) is None:
+            if labels == _first(studio, all_choices) and job_queue.find(key) is None:
                 begin(key, studio, chosen, limit)  # quick: nobody has to ask for it
             _start(key, studio, chosen, limit)
-    job_result = watch.job(key, label="Comparison", stream=True) if labels else None
+    job_result = job_widget.job(key, label="Comparison", stream=True) if labels else None
     if job_result is None:
         return _so_far(studio, key, chosen, limit) or _before(key, base, current_choice(studio)[0])
     st.session_state[LAST] = key
@@ -146,7 +150,7 @@ def _inputs(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, 
         help="The quick ones are compared at once. A mechanism that does not apply to this workload says why.",
     )
     if len(chosen) < len(labels):
-        clicks.button("Choose all, the slow ones too", _add_rest, labels, key="compare_all", place=left)
+        buttons.button("Choose all, the slow ones too", _add_rest, labels, key="compare_all", place=left)
     limit = right.number_input(
         "Seconds for each",
         1,
@@ -161,7 +165,7 @@ def _inputs(studio: RequestState, choices: Mapping[str, tuple[str, Mapping[str, 
 
 def _start(key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> None:
     """Say what the comparison will take, and offer to start it."""
-    job = work.find(key)
+    job = job_queue.find(key)
     if job is not None and job.running:
         return
     table = _expected(key, studio, chosen)
@@ -172,7 +176,7 @@ def _start(key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, 
         words += f" {pluralize(stuck, 'mechanism')} cannot, and the table says why."
     left, right = st.columns([1, 3], vertical_alignment="center")
     done = job is not None and job.done
-    clicks.button(
+    buttons.button(
         "Compare",
         begin,
         key,
@@ -191,7 +195,7 @@ def _start(key: str, studio: RequestState, chosen: list[tuple[str, Mapping[str, 
         if opened.open:
             st.caption("Seconds are rough, memory is an upper bound. Nothing has been planned for this table.")
             named = table.assign(mechanism=[title_of(label) for label in table["mechanism"]])
-            show.table(named, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
+            figure_view.table(named, name="forecast", alt="Expected seconds and memory of every mechanism, or why not")
 
 
 def _compared(job: Status, key: str, label: str) -> Compared:
@@ -199,9 +203,11 @@ def _compared(job: Status, key: str, label: str) -> Compared:
     return Compared(found=comparison, choices=choices, key=key, present=label)
 
 
-def _so_far(studio: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float) -> Compared | None:
+def _so_far(
+    studio: RequestState, key: str, chosen: list[tuple[str, Mapping[str, Any]]], limit: float
+) -> Compared | None:
     """What there is of a comparison that is on its way, row by row."""
-    job = work.find(key)
+    job = job_queue.find(key)
     if job is None or not job.running:
         return None
     partial = partial_comparison(studio.required_workload, studio.budget, chosen, time_limit=limit)
@@ -215,7 +221,7 @@ def _so_far(studio: RequestState, key: str, chosen: list[tuple[str, Mapping[str,
 def _before(key: str, base: str, label: str) -> Compared | None:
     """The last comparison of this workload and budget, when another choice was made since."""
     last = st.session_state.get(LAST, "")
-    job = work.find(last) if last != key and last.startswith(f"compare|{base}|") else None
+    job = job_queue.find(last) if last != key and last.startswith(f"compare|{base}|") else None
     if job is None or not job.done:
         return None
     st.caption("Below are the results of the choice before this one.")

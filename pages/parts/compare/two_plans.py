@@ -12,10 +12,10 @@ from engine.mechanisms import load_plan, title_of
 from engine.plans import Plan
 from pages.parts.compare import script
 from pages.parts.compare.run import Compared, running
-from pages.parts.jobs import kept, plans, tasks, watch, work
-from pages.parts.shell import clicks, show
-from pages.parts.shell.state import RequestState
-from pages.parts.shell.words import escape_markdown, show_errors
+from pages.parts.jobs import job_queue, job_widget, plan_cache, plans, tasks
+from pages.parts.shell import buttons, figure_view
+from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.shell.history import RequestState
 
 PRESENT, FILE = "the present plan", "the uploaded file"
 
@@ -45,7 +45,7 @@ def difference(studio: RequestState, comparison: Compared | None) -> str:
 
 def _plan(studio: RequestState, comparison: Compared | None, content: bytes | None, source: str) -> Plan | None:
     if source == FILE and content is not None:
-        return kept.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
+        return plan_cache.plan_of_key(sha256(content).hexdigest(), lambda: load_plan(content))
     return comparison.plan(source) if comparison is not None and source != PRESENT else plans.plan_of(studio)
 
 
@@ -58,9 +58,9 @@ def _shown(first: Plan, second: Plan) -> None:
         st.markdown(f"- {escape_markdown(sentence)}")
     if len(different.request):
         st.subheader("What differs in what was asked")
-        show.table(different.request, name="plan_differences", alt="Differences of the two requests")
+        figure_view.table(different.request, name="plan_differences", alt="Differences of the two requests")
     st.subheader("Error of every group, in counts")
-    show.table(different.groups, name="plans_by_group", alt="RMSE of every group under both plans", height=380)
+    figure_view.table(different.groups, name="plans_by_group", alt="RMSE of every group under both plans", height=380)
 
 
 def book(studio: RequestState, comparison: Compared | None) -> str:
@@ -80,27 +80,29 @@ def book(studio: RequestState, comparison: Compared | None) -> str:
         key="book_row",
     )
     key = f"published|{number}"
-    clicks.button(
+    buttons.button(
         "Compute",
-        watch.start,
+        job_widget.start,
         key,
         tasks.published,
         number,
         key="book_start",
         place=right,
-        disabled=work.is_there(key),
+        disabled=job_queue.is_there(key),
         width="stretch",
     )
-    done = watch.job(key, label=f"Planning {rows[number]}")
+    done = job_widget.job(key, label=f"Planning {rows[number]}")
     if done is not None:
         one, two, three = st.columns(3)
         one.metric("Paper", format_number(rows[number].printed), help="RMSE as printed, in counts")
         two.metric("Ours", format_number(done.result), help="RMSE as computed here, in counts")
         three.metric("Ours / paper", f"{done.result / rows[number].printed:.4f}", help="Below 1 is more exact")
-    elif work.find(key) is None:
+    elif job_queue.find(key) is None:
         st.info("This row has not been computed yet. Press Compute; most rows take seconds, the largest minutes.")
-    jobs = {str(row): work.find(f"published|{i}") for i, row in enumerate(rows)}
+    jobs = {str(row): job_queue.find(f"published|{i}") for i, row in enumerate(rows)}
     ours = {text: job.result for text, job in jobs.items() if job is not None and job.done}
     st.subheader("All rows")
-    show.table(analysis.results_table(ours), name="published", alt="Printed and computed RMSE of every row", height=420)
+    figure_view.table(
+        analysis.results_table(ours), name="published", alt="Printed and computed RMSE of every row", height=420
+    )
     return script.book(number)

@@ -14,11 +14,10 @@ from engine.mechanisms import mechanism_class, title_of
 from engine.privacy import Budget
 from pages.parts.compare import run, script
 from pages.parts.compare.run import Compared
-from pages.parts.shell import budgets as say
-from pages.parts.shell import clicks, show, state
-from pages.parts.shell.state import RequestState
-from pages.parts.shell.words import in_labels, escape_markdown, show_errors
-from pages.parts.workload import group_choice, scale_form
+from pages.parts.shell import budgets, buttons, figure_view, history
+from pages.parts.shell.error_text import escape_markdown, in_labels, show_errors
+from pages.parts.shell.history import RequestState
+from pages.parts.workload import group_choice, record_count_form
 
 DOT = "budget_dot"  # a dot that was chosen: what for, its mechanism, its pcost
 SHOWN = 4  # mechanisms that the distributions begin with
@@ -26,10 +25,10 @@ SHOWN = 4  # mechanisms that the distributions begin with
 
 def use(name: str, options: Mapping[str, Any], budget: Budget | None = None) -> None:
     """Take one mechanism with its options, and a budget if one is given; the cap on records stays."""
-    before = state.current()
+    before = history.current()
     kept = {k: v for k, v in before.options.items() if k == "max_records"}
     studio = replace(before, mechanism=name, options={}, budget=budget or before.budget)
-    state.commit(studio.with_options(dict(options) | kept), redraw=True)
+    history.commit(studio.with_options(dict(options) | kept), redraw=True)
 
 
 def has_enough_plans(comparison: Compared | None, least: int = 1) -> TypeGuard[Compared]:
@@ -52,18 +51,18 @@ def ranking(studio: RequestState, comparison: Compared | None) -> str:
         st.markdown(f"**{escape_markdown(picture.alt)}**")
         left, right = st.columns(2, gap="medium")
         with left:
-            show.picture(picture, key="ranking")
+            figure_view.picture(picture, key="ranking")
         with right:
-            show.picture(figures.effort_picture(comparison.found), key="seconds")
-        show.picture(figures.where_picture(comparison.found, studio.required_workload), key="where")
-        if (scale := scale_form.entered_scale()) is not None:
+            figure_view.picture(figures.effort_picture(comparison.found), key="seconds")
+        figure_view.picture(figures.where_picture(comparison.found, studio.required_workload), key="where")
+        if (scale := record_count_form.entered_scale()) is not None:
             st.caption(escape_markdown(analysis.publishable_text(comparison.found, scale)))
             with st.expander("Publishable share of every group", key="compare_quality", on_change="rerun") as opened:
                 if opened.open:
                     st.caption("Taking typical errors of groups, and records that are spread evenly.")
                     table = analysis.publishable_by_group(comparison.found, studio.required_workload, scale)
                     told = "Share of publishable answers, group by group"
-                    show.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
+                    figure_view.table(table, name="publishable_by_group", alt=told, shares=list(map(str, table))[1:])
         st.subheader("Take one into the studio")
         st.caption("RMSE in counts, then the seconds and the peak memory that planning took.")
         for label, words in figures.costs(comparison.found).items():
@@ -80,16 +79,16 @@ def ranking(studio: RequestState, comparison: Compared | None) -> str:
     if comparison is not None and len(refused := figures.refusals(comparison.found)):
         st.subheader("Without a result")
         reasons = refused.assign(reason=refused["reason"].map(in_labels))
-        show.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
+        figure_view.table(reasons, name="without_result", alt="Mechanisms without a result, and why")
     return script.compare(studio, comparison)
 
 
-def budgets(studio: RequestState, comparison: Compared | None) -> str:
+def other_budgets(studio: RequestState, comparison: Compared | None) -> str:
     """Error of every mechanism at other budgets."""
     if has_enough_plans(comparison):
-        drawn = figures.budgets_picture(comparison.found, studio.budget, say.in_words)
-        show.picture(drawn, key="budgets", on_select=_pick_dot, selects="points")
-        dot = state.page_state().get(DOT)
+        drawn = figures.budgets_picture(comparison.found, studio.budget, budgets.in_words)
+        figure_view.picture(drawn, key="budgets", on_select=_pick_dot, selects="points")
+        dot = history.page_state().get(DOT)
         if dot is None or dot[0] != studio.key or title_of(dot[1]) not in drawn.table:
             st.caption("Choose a dot to see what it is, and to take its mechanism and its budget.")
         else:
@@ -101,7 +100,7 @@ def _pick_dot() -> None:
     """Note the dot that was chosen on the lines, and what it was chosen for."""
     if points := st.session_state["chart_budgets"].selection.points:
         _, label, pcost = points[-1]["customdata"]
-        state.page_state()[DOT] = (state.current().key, str(label), float(pcost))
+        history.page_state()[DOT] = (history.current().key, str(label), float(pcost))
 
 
 def _dot(studio: RequestState, comparison: Compared, drawn: figures.Picture, label: str, pcost: float) -> None:
@@ -109,10 +108,12 @@ def _dot(studio: RequestState, comparison: Compared, drawn: figures.Picture, lab
     title, budget = title_of(label), studio.budget.at(pcost)
     size = dict(zip(drawn.table["pcost"], drawn.table[title], strict=True))[pcost]
     left, right = st.columns([9, 5], vertical_alignment="center")
-    left.markdown(f"**{escape_markdown(title)} at {escape_markdown(say.in_words(budget))}:** typical error {texts.format_number(size)} counts")
+    left.markdown(
+        f"**{escape_markdown(title)} at {escape_markdown(budgets.in_words(budget))}:** typical error {texts.format_number(size)} counts"
+    )
     name, options = comparison.choices[label]
     label = f"Use {title} at this budget"
-    clicks.button(escape_markdown(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
+    buttons.button(escape_markdown(label), use, name, options, budget, key="use_dot", place=right, width="stretch")
 
 
 def _offer(comparison: Compared, label: str, words: str) -> None:
@@ -121,7 +122,7 @@ def _offer(comparison: Compared, label: str, words: str) -> None:
     title = title_of(label)
     left.markdown(f"**{escape_markdown(title)}** · {escape_markdown(words)}  \n{escape_markdown(cls.meaning)}")
     taken = label == comparison.present
-    clicks.button(
+    buttons.button(
         escape_markdown(f"In use: {title}" if taken else f"Use {title}"),
         use,
         *comparison.choices[label],
@@ -146,7 +147,7 @@ def spreads(studio: RequestState, comparison: Compared | None) -> str:
         return ""
     picture = figures.spreads_picture({label: comparison.found.spreads[label] for label in chosen})
     st.markdown(f"**{escape_markdown(picture.alt)}**")
-    show.picture(picture, key="spreads")
+    figure_view.picture(picture, key="spreads")
     return script.spreads(studio, comparison, chosen)
 
 
@@ -179,9 +180,11 @@ def against(studio: RequestState, comparison: Compared | None) -> str:
         drawn = group_choice.choose_slice(plans[one], number, prefix="pair_")
         if drawn is not None:
             titled = {title_of(label): plan for label, plan in plans.items()}
-            show.picture(figures.ratio_picture(titled, number, *drawn), key="ratio")
+            figure_view.picture(figures.ratio_picture(titled, number, *drawn), key="ratio")
         st.subheader("Where A loses, group by group")
-        show.table(lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320)
+        figure_view.table(
+            lost.groups, name="where_a_loses", alt="Share of queries less exact under A, by group", height=320
+        )
     return script.against(studio, comparison, one, other)
 
 
@@ -199,7 +202,7 @@ def strategies(studio: RequestState, comparison: Compared | None) -> str:
         figures.on_one_scale(*pictures)
         for place, (column, picture) in enumerate(zip(columns, pictures, strict=True)):
             with column:
-                show.picture(picture, key=f"{name}_{place}")
+                figure_view.picture(picture, key=f"{name}_{place}")
     label, _, factor = chosen[0]
     return script.strategies(studio, comparison, label, factor)
 

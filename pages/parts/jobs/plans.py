@@ -15,11 +15,11 @@ from engine.errors import Cancelled
 from engine.mechanisms import at_budget, forecast, load_plan, plan
 from engine.mechanisms.base import Forecast
 from engine.plans import Plan
-from pages.parts.jobs import dear, kept, tasks, watch, work
-from pages.parts.jobs.dear import MEMORY_LIMIT
-from pages.parts.shell import clicks, state
-from pages.parts.shell.state import RequestState
-from pages.parts.shell.words import escape_markdown, show_errors
+from pages.parts.jobs import cost_warnings, job_queue, job_widget, plan_cache, tasks
+from pages.parts.jobs.cost_warnings import MEMORY_LIMIT
+from pages.parts.shell import buttons, history
+from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.shell.history import RequestState
 
 AT_ONCE = 1.5  # seconds of forecast up to which a plan is made while the page waits
 FORESEEN = "foreseen"  # the plan that a form asked about last
@@ -59,8 +59,8 @@ def plan_of(studio: RequestState) -> Plan | None:
         if (quick := quick_plan(studio)) is not None:
             return quick
         key = _job(studio)
-        if not work.is_there(key):
-            watch.job(key, label="Planning")
+        if not job_queue.is_there(key):
+            job_widget.job(key, label="Planning")
             _offer(key, studio, _expected(studio))
             return None
         return _waited(studio, "Planning", quiet=False)
@@ -74,23 +74,23 @@ def plan_of_form(studio: RequestState) -> Plan | None:
             return quick
         key = _job(studio)
         old = st.session_state.get(FORESEEN, key)
-        if old not in (key, _job(state.current())):
-            watch.release_job(old)
+        if old not in (key, _job(history.current())):
+            job_widget.release_job(old)
         st.session_state[FORESEEN] = key
-        if work.is_there(key):
+        if job_queue.is_there(key):
             return _waited(studio, "Foretelling how exact they would be", quiet=True)
-        watch.job(key, label="Foretelling", quiet=True)
-        clicks.button("How exact would they be?", _start, key, studio, key="foresee")
+        job_widget.job(key, label="Foretelling", quiet=True)
+        buttons.button("How exact would they be?", _start, key, studio, key="foresee")
     return None
 
 
 def quick_plan(studio: RequestState) -> Plan | None:
     """The plan of a state where it is there, or quick to make; one that is not as quick as forecast is started."""
-    if (cached_plan := kept.cached_plan(studio.key)) is not None:
+    if (cached_plan := plan_cache.cached_plan(studio.key)) is not None:
         return cached_plan
-    if (searched := kept.cached_plan(_searched(studio))) is not None:
-        return kept.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
-    if work.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
+    if (searched := plan_cache.cached_plan(_searched(studio))) is not None:
+        return plan_cache.plan_of_key(studio.key, lambda: at_budget(searched, studio.budget), like=searched)
+    if job_queue.find(_job(studio)) is None and _expected(studio).seconds <= AT_ONCE:
         try:
             return keep(studio, lambda: _plan(studio))
         except Cancelled:
@@ -100,7 +100,7 @@ def quick_plan(studio: RequestState) -> Plan | None:
 
 def _waited(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
     """The plan that a worker makes, once it is there."""
-    job_result = watch.job(_job(studio), label=label, quiet=quiet)
+    job_result = job_widget.job(_job(studio), label=label, quiet=quiet)
     if job_result is None:
         return None
     return keep(studio, lambda: load_plan(job_result.result))
@@ -108,8 +108,8 @@ def _waited(studio: RequestState, label: str, *, quiet: bool) -> Plan | None:
 
 def keep(studio: RequestState, make: Callable[[], Plan]) -> Plan:
     """The plan of a state, kept for other budgets as well."""
-    plan = kept.plan_of_key(studio.key, make)
-    return kept.plan_of_key(_searched(studio), lambda: plan)
+    plan = plan_cache.plan_of_key(studio.key, make)
+    return plan_cache.plan_of_key(_searched(studio), lambda: plan)
 
 
 def _job(studio: RequestState) -> str:
@@ -123,22 +123,33 @@ def _expected(studio: RequestState) -> Forecast:
 def begin(studio: RequestState) -> None:
     """Start a plan that `plan_of` would offer to start, because the person asked for it elsewhere."""
     expected, key = _expected(studio), _job(studio)
-    if kept.cached_plan(_searched(studio)) is None and expected.seconds > AT_ONCE and expected.memory <= MEMORY_LIMIT:
+    if (
+        plan_cache.cached_plan(_searched(studio)) is None
+        and expected.seconds > AT_ONCE
+        and expected.memory <= MEMORY_LIMIT
+    ):
         _start(key, studio)
 
 
 def _offer(key: str, studio: RequestState, expected: Forecast) -> None:
     """Say what planning will take, before it starts, and what makes it long where that can be mended."""
-    st.warning(escape_markdown(f"Planning this takes {dear.words(expected)} ({expected.text})."), icon="⏳")
+    st.warning(escape_markdown(f"Planning this takes {cost_warnings.words(expected)} ({expected.text})."), icon="⏳")
     too_large = expected.memory > MEMORY_LIMIT
     reason = f"It would pass the limit of {format_number(MEMORY_LIMIT / 1e9)} GB." if too_large else None
-    if dear.is_too_costly(expected) and studio is state.current():
-        dear.show_costly_groups(studio)
-    clicks.button("Plan it now", _start, key, studio, key="plan_now", type="primary", disabled=too_large, help=reason)
+    if cost_warnings.is_too_costly(expected) and studio is history.current():
+        cost_warnings.show_costly_groups(studio)
+    buttons.button("Plan it now", _start, key, studio, key="plan_now", type="primary", disabled=too_large, help=reason)
     if reason:
         st.caption(f"Planning has to wait: {reason}")
 
 
 def _start(key: str, studio: RequestState) -> None:
     budget = studio.budget.to_dict()
-    watch.start(key, tasks.make_plan, studio.required_workload.to_json(), budget, studio.mechanism, dict(studio.options_without_defaults))
+    job_widget.start(
+        key,
+        tasks.make_plan,
+        studio.required_workload.to_json(),
+        budget,
+        studio.mechanism,
+        dict(studio.options_without_defaults),
+    )

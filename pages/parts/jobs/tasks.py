@@ -23,7 +23,7 @@ from engine.release import Intake, load_measurement, measure
 from engine.release.ingest import ColumnFit, check_records, records_fit
 from engine.release.measure import compare_records, load_rehearsal, save_rehearsal
 from engine.workload import Workload
-from pages.parts.jobs.sources import open_source
+from pages.parts.jobs.record_sources import open_source
 
 Progress = Callable[[float, str], bool]
 AGAIN = "Release once more with new noise (spends again)"

@@ -4,25 +4,25 @@ To touch: a lesson is one file, with its ``LESSON``, and one name in ``LESSONS``
 """
 
 from pages.parts.lessons import (
-    apart,
     attack,
     binning,
     bounds,
     centers,
-    coarse,
+    common_mechanism,
+    decomposition,
     many_rows,
     noise,
-    smashed,
+    orthogonality,
     strategies,
 )
 
 LESSONS = (
-    smashed.LESSON,
-    apart.LESSON,
+    decomposition.LESSON,
+    orthogonality.LESSON,
     strategies.LESSON,
     noise.LESSON,
     bounds.LESSON,
-    coarse.LESSON,
+    common_mechanism.LESSON,
     attack.LESSON,
     many_rows.LESSON,
     binning.LESSON,

@@ -11,11 +11,11 @@ from engine.lessons import neighbours, published_answers, reconstruct_replies
 from engine.lessons.examples import PERSONS, spread_of_answers
 from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
-from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.lessons.own import user_workload_cost
-from pages.parts.shell import state
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.url_state import dial
+from pages.parts.lessons.user_workload import user_workload_cost
+from pages.parts.shell import history
+from pages.parts.shell.history import RequestState
 
 NAME = "attack"
 COUNTS = tuple(range(2, PERSONS + 1))
@@ -45,7 +45,7 @@ def picture(step: int) -> LessonPicture:
     """Draw what an attacker makes of exact answers, then of noisy ones."""
     left, middle, right = st.columns([2, 2, 1], vertical_alignment="bottom")
     count = dial(left.select_slider, "Published answers", COUNTS, of=NAME, name="answers", default=4)
-    budget = state.current().budget
+    budget = history.current().budget
     if step:
         label = "Privacy cost (pcost) of all answers"
         budget = Budget(pcost=user_workload_cost(middle.select_slider, COSTS, of=NAME, label=label))
@@ -65,13 +65,15 @@ def picture(step: int) -> LessonPicture:
         )
     schema = Schema([Attribute.of_size("person", PERSONS)])
     workload = Workload(schema).add(["person"], Custom(lessons.group_questions(count).astype(int).tolist()))
-    call = f"answers_given({count}, {f'Budget(pcost={budget.pcost!r})' if step else None})"
+    call = f"published_answers({count}, {f'Budget(pcost={budget.pcost!r})' if step else None})"
     script = lines(
-        f"found = reconstruct_replies({call})\nprint(found.answers.round(1), found.guesses, found.right)",
+        f"result = reconstruct_replies({call})\nprint(result.answers.round(1), result.guesses, result.right)",
         engine="Budget",
-        engine__lessons="answers_given reconstruct_replies",
+        engine__lessons="published_answers reconstruct_replies",
     )
-    return LessonPicture(studio=RequestState(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,))
+    return LessonPicture(
+        studio=RequestState(workload=workload, budget=budget, options=EVENLY), script=script, pictures=(shown,)
+    )
 
 
 def expected() -> dict[str, str]:

@@ -10,10 +10,10 @@ from engine.lessons import binned, clipping_example
 from engine.lessons.examples import WIDTHS
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.lessons.own import user_workload_cost
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.url_state import dial
+from pages.parts.lessons.user_workload import user_workload_cost
+from pages.parts.shell.history import RequestState
 
 NAME = "binning"
 COSTS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -36,7 +36,9 @@ def picture(step: int) -> LessonPicture:
     shown = show_picture(lessons.clipping_picture(example, width), "clipped")
     if step:
         one, two, three = st.columns(3)
-        one.metric("Sum, on average too large by", f"{example.bias:,.1f} counts", help="With negative counts put up to 0")
+        one.metric(
+            "Sum, on average too large by", f"{example.bias:,.1f} counts", help="With negative counts put up to 0"
+        )
         two.metric("Standard error of the sum as measured", f"{example.std_of_sum:,.1f} counts", help="Without bias")
         three.metric(
             "Error of one cell",
@@ -46,11 +48,11 @@ def picture(step: int) -> LessonPicture:
     cells = len(example.counts)
     script = lines(
         f"""
-found = clipped(binned({width}), std=1 / Budget(pcost={pcost!r}).mu)
-print(found.bias, found.std_of_sum, found.rmse)
-print(found.means.round(2))""",
+example = clipping_example(binned({width}), std=1 / Budget(pcost={pcost!r}).mu)
+print(example.bias, example.std_of_sum, example.rmse)
+print(example.means.round(2))""",
         engine="Budget",
-        engine__lessons="binned clipped",
+        engine__lessons="binned clipping_example",
     )
     schema = Schema([Attribute.of_size("income", cells)])
     studio = RequestState(workload=Workload(schema).add(["income"], "marginal"), budget=budget, options=EVENLY)
@@ -64,7 +66,8 @@ def expected() -> dict[str, str]:
     return {
         "An empty cell with noise of 1 count is published on average as": f"{empty.bias:.3f}",
         **{
-            f"Bias of the sum at pcost 1, {width} cells put together": f"{one.bias:.2f}" for width, one in examples.items()
+            f"Bias of the sum at pcost 1, {width} cells put together": f"{one.bias:.2f}"
+            for width, one in examples.items()
         },
         "Error of one cell at pcost 1, none put together": f"{examples[1].rmse:.2f}",
     }

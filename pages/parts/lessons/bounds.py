@@ -8,9 +8,9 @@ from engine import lessons
 from engine.lessons import contest
 from engine.lessons.examples import FAMILIES, SIZES
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.url_state import dial
+from pages.parts.shell.history import RequestState
 
 NAME = "bounds"
 SHARES = tuple(range(0, 101, 10))
@@ -53,9 +53,9 @@ def picture(step: int) -> LessonPicture:
     studio = RequestState(workload=Workload(schema).add(["age"], name), options={"centers": "tuned"})
     script = lines(
         f"""
-found = contest({name!r}, {cells})
-print(found.bound(0.0), found.bound({share / 100!r}), found.bound())
-print(found.tried[-1].rmse, made.rmse)""",
+result = contest({name!r}, {cells})
+print(result.bound(0.0), result.bound({share / 100!r}), result.bound())
+print(result.tried[-1].rmse, made.rmse)""",
         engine__lessons="contest",
     )
     return LessonPicture(studio=studio, script=script, pictures=(shown,))

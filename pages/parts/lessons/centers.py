@@ -9,11 +9,11 @@ from engine.lessons import centered_pairs, centers_example
 from engine.lessons.examples import CELLS, NAMES, QUERY_KINDS, CentersExample, pairs_workload
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.lessons.own import user_workload
-from pages.parts.shell import code, state
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.url_state import dial
+from pages.parts.lessons.user_workload import user_workload
+from pages.parts.shell import history, python_script
+from pages.parts.shell.history import RequestState
 
 NAME = "centers"
 MEANINGS = {"prefix": "everything up to a cell", "range": "every range"}
@@ -26,11 +26,11 @@ STEPS = (
 
 def user_plans(workload: Workload, budget: Budget) -> CentersExample:
     """Both plans of the own workload and its bound, made once."""
-    key = (state.current().request_key, budget)
-    cached = state.page_state().get("centered")
+    key = (history.current().request_key, budget)
+    cached = history.page_state().get("centered")
     if cached is None or cached[0] != key:
         with st.spinner("Planning your own workload twice and looking for a bound"):
-            cached = state.page_state()["centered"] = (key, centers_example(workload, budget))
+            cached = history.page_state()["centered"] = (key, centers_example(workload, budget))
     example: CentersExample = cached[1]
     return example
 
@@ -45,12 +45,12 @@ def picture(step: int) -> LessonPicture:
         cells = dial(right.select_slider, "Cells of each attribute", CELLS, of=NAME, name="cells", default=10)
         workload, budget = pairs_workload(name, cells), Budget(pcost=1.0)
         example = centered_pairs(name, cells)
-        script = f"found = centered_pairs({name!r}, {cells})"
+        script = f"example = centered_pairs({name!r}, {cells})"
         attributes: tuple[str, ...] = NAMES
     else:
-        workload, budget = mine, Budget(pcost=state.current().budget.pcost)
+        workload, budget = mine, Budget(pcost=history.current().budget.pcost)
         example = user_plans(workload, budget)
-        script = f"found = centered(workload, {code.budget_text(budget)})"
+        script = f"example = centers_example(workload, {python_script.budget_text(budget)})"
         attributes = mine.schema.names
     shown = [show_picture(lessons.centers_example_picture(example), "centered")]
     if step > 0:
@@ -62,7 +62,7 @@ def picture(step: int) -> LessonPicture:
     studio = RequestState(workload=workload, budget=budget, options={"centers": "tuned"})
     return LessonPicture(
         studio=studio,
-        script=lines(f"{script}\nprint(found.won, found.left, found.bound)", engine__lessons=called),
+        script=lines(f"{script}\nprint(example.won, example.left, example.bound)", engine__lessons=called),
         pictures=tuple(shown),
     )
 

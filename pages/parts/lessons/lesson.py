@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.figures import Picture
-from pages.parts.shell import code, show
-from pages.parts.shell.code import Script
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import figure_view, python_script
+from pages.parts.shell.history import RequestState
+from pages.parts.shell.python_script import Script
 
 EVENLY = {"centers": "uniform"}  # options of a lesson about the split of the paper
 
@@ -58,7 +58,7 @@ class LessonPicture:
     @property
     def text(self) -> str:
         """The Python code of the picture and of the plan behind it."""
-        return (code.plan_script(self.studio) + self.script).text()
+        return (python_script.plan_script(self.studio) + self.script).text()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,5 +107,5 @@ def lines(text: str, **imports: str) -> Script:
 
 def show_picture(picture: Picture, key: str, *, plain: bool = True) -> Picture:
     """Draw a picture and return it; ``plain`` ones have no toolbar."""
-    show.picture(picture, key=key, config=show.EXPORT if plain else None)
+    figure_view.picture(picture, key=key, config=figure_view.EXPORT if plain else None)
     return picture

@@ -10,10 +10,10 @@ from engine.lessons import best_cap, caps_table, neighbours, of_a_person
 from engine.lessons.examples import CAPS, rows_in_all
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.shell import state
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.url_state import dial
+from pages.parts.shell import history
+from pages.parts.shell.history import RequestState
 
 NAME = "rows"
 COSTS = (0.001, 0.01, 0.1, 1.0, 10.0)
@@ -26,7 +26,7 @@ STEPS = (
 def picture(step: int) -> LessonPicture:
     """Draw what noise for one row tells about a person with many, and what a cap costs."""
     left, middle = st.columns(2)
-    mine = state.current().schema
+    mine = history.current().schema
     first = mine.rows_per_person if mine is not None and mine.rows_per_person in CAPS else 3
     rows = dial(
         left.select_slider, "Rows of one person, or the cap", CAPS, of=NAME, name="rows", default=first, always=True

@@ -10,9 +10,9 @@ from engine._format import format_number
 from engine.lessons import INVENTED, budget_table, draw_releases, neighbours
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.lessons.own import user_workload_cost
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import EVENLY, Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.user_workload import user_workload_cost
+from pages.parts.shell.history import RequestState
 
 NAME = "noise"
 COSTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -56,11 +56,11 @@ def picture(step: int) -> LessonPicture:
     script = lines(
         f"""
 budget = Budget(pcost={pcost!r})
-print(outcomes(list(INVENTED.values()), budget, draws={DRAWS}).round(1))
+print(draw_releases(list(INVENTED.values()), budget, draws={DRAWS}).round(1))
 print(neighbours(budget).guess)
-print(meanings(budget))""",
+print(budget_table(budget))""",
         engine="Budget",
-        engine__lessons="INVENTED meanings neighbours outcomes",
+        engine__lessons="INVENTED budget_table draw_releases neighbours",
     )
     studio = RequestState(workload=Workload(schema).add(["age"], "marginal"), budget=budget, options=EVENLY)
     return LessonPicture(studio=studio, script=script, pictures=tuple(shown))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import streamlit as st
 
 from pages.parts.lessons.lesson import Choice, Lesson
-from pages.parts.shell import clicks
+from pages.parts.shell import buttons
 
 ANSWERS, INSTRUCTOR = "learn_answers", "instructor"
 UNCHOSEN = "learn_unchosen"  # the question that was checked before an answer was chosen
@@ -43,7 +43,7 @@ def questions(lesson: Lesson) -> None:
                 key=f"question_{key}",
                 persist_state="session",
             )
-            clicks.button(f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}")
+            buttons.button(f"Check answer {number + 1}", _check, lesson.name, number, key=f"check_{key}")
             if st.session_state.get(UNCHOSEN) == (lesson.name, number):
                 st.info("Choose one of the answers first.", icon="👆")
             answer = answers().get((lesson.name, number))

@@ -8,9 +8,9 @@ from engine import lessons
 from engine.lessons import contest
 from engine.lessons.examples import SIZES
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.lessons.address import dial
-from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, question, show_picture, lines
-from pages.parts.shell.state import RequestState
+from pages.parts.lessons.lesson import Formula, Lesson, LessonPicture, lines, question, show_picture
+from pages.parts.lessons.url_state import dial
+from pages.parts.shell.history import RequestState
 
 NAME = "strategies"
 STEPS = (
@@ -44,10 +44,10 @@ def picture(step: int) -> LessonPicture:
     )
     script = lines(
         f"""
-found = contest("range", {cells})
-for tried in found.tried:
+result = contest("range", {cells})
+for tried in result.tried:
     print(tried.name, tried.rmse)
-print(found.bound(), made.rmse)""",
+print(result.bound(), made.rmse)""",
         engine__lessons="contest",
     )
     return LessonPicture(studio=studio, script=script, pictures=tuple(shown))

@@ -9,10 +9,10 @@ import streamlit as st
 from engine.errors import EngineError
 from engine.lessons.figures import handout_html
 from pages.parts.jobs import plans
-from pages.parts.lessons import address, quiz
+from pages.parts.lessons import quiz, url_state
 from pages.parts.lessons.lesson import Lesson, LessonPicture
-from pages.parts.shell import clicks, frame, state
-from pages.parts.shell.words import show_error, error_text
+from pages.parts.shell import buttons, history, page_layout
+from pages.parts.shell.error_text import error_text, show_error
 
 
 def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
@@ -35,7 +35,7 @@ def draw(lesson: Lesson, number: int, after: Lesson | None) -> str:
             st.subheader("For instructors")
             st.markdown(quiz.sheet(lesson))
     _onwards(lesson, shown, after)
-    address.keep(number, lesson.name)
+    url_state.keep(number, lesson.name)
     return shown.text if shown is not None else ""
 
 
@@ -43,11 +43,11 @@ def steps(lesson: Lesson) -> int:
     """Draw how far the picture has come, with a button to the next step; return the step."""
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     numbers = tuple(range(len(lesson.steps)))
-    step: int = address.dial(left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0)
+    step: int = url_state.dial(left.select_slider, "Step", numbers, of=lesson.name, name="step", default=0)
     last = step == numbers[-1]
-    clicks.button(
+    buttons.button(
         "Next step",
-        address.set_dial,
+        url_state.set_dial,
         lesson.name,
         "step",
         step + 1,
@@ -72,7 +72,7 @@ def _onwards(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) 
     )
     if opened and shown is not None:
         _take(shown)
-        st.switch_page(frame.page("Preview").file)
+        st.switch_page(page_layout.page("Preview").file)
     row.download_button(
         "Handout to print",
         data=partial(handout, lesson, shown, answered=st.session_state.get(quiz.INSTRUCTOR, False)),
@@ -85,7 +85,7 @@ def _onwards(lesson: Lesson, shown: LessonPicture | None, after: Lesson | None) 
     if reason:
         st.caption(f"Opening has to wait: {reason}")
     if after is not None:
-        clicks.button(f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row)
+        buttons.button(f"Next lesson: {after.tab} →", _turn, after.tab, key=f"after_{lesson.name}", place=row)
 
 
 def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> bytes:
@@ -107,10 +107,10 @@ def handout(lesson: Lesson, shown: LessonPicture | None, *, answered: bool) -> b
 
 
 def _take(shown: LessonPicture) -> None:
-    state.note_dropped_groups(())
-    state.commit(shown.studio, redraw=True)
+    history.note_dropped_groups(())
+    history.commit(shown.studio, redraw=True)
     plans.begin(shown.studio)
 
 
 def _turn(tab: str) -> None:
-    st.session_state[address.TAB] = tab
+    st.session_state[url_state.TAB] = tab

@@ -11,8 +11,8 @@ import streamlit as st
 from engine.mechanisms import mechanism_class
 from engine.mechanisms import registry as known
 from engine.privacy import Budget
-from pages.parts.preview.person_form import person
-from pages.parts.shell import state
+from pages.parts.preview.privacy_unit_form import person
+from pages.parts.shell import history
 from pages.parts.shell.budgets import (
     APPROX,
     MAKERS,
@@ -25,7 +25,7 @@ from pages.parts.shell.budgets import (
     other_units,
     unit_of,
 )
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error
 
 RISK_LABEL = "guessed right, % of the time"
 LEFT_OPEN = "as asked"
@@ -44,11 +44,11 @@ MEANINGS: dict[tuple[str, object], str] = {
 def use_budget(unit: str, keys: tuple[str, ...]) -> None:
     """Take the budget that was typed."""
     with deferred_errors("budget"):
-        before = state.current().budget
+        before = history.current().budget
         new_budget = MAKERS[unit](*(st.session_state[key] for key in keys), **unit_of(before))
         if unit not in (APPROX, PURE):  # only these say a delta themselves
             new_budget = replace(new_budget, report_delta=before.report_delta)
-        state.change(budget=new_budget)
+        history.change(budget=new_budget)
 
 
 def budget(current: Budget) -> None:
@@ -61,7 +61,7 @@ def budget(current: Budget) -> None:
 
 def promise() -> None:
     """What the budget promises, in words, and whom it protects."""
-    current, schema = state.current().budget, state.current().schema
+    current, schema = history.current().budget, history.current().schema
     left, right = st.columns(2, gap="large")
     with left:
         st.info(escape_markdown(schema.promise(current) if schema else current.promise), icon="🙋")
@@ -73,7 +73,7 @@ def promise() -> None:
 
 
 def _inputs(current: Budget, unit: str) -> None:
-    version = state.version()
+    version = history.version()
     starts = numbers_of(current, unit)
     labels = {APPROX: ["epsilon", "delta"], RISK: [RISK_LABEL]}.get(unit, [unit])
     keys = tuple(f"budget_{label}_{version}" for label in labels)
@@ -93,12 +93,12 @@ def _inputs(current: Budget, unit: str) -> None:
 def use_mechanism() -> None:
     """Take another mechanism, with its default options."""
     with deferred_errors("mechanism"):
-        state.change(mechanism=st.session_state[f"mechanism_{state.version()}"], options={}, redraw=True)
+        history.change(mechanism=st.session_state[f"mechanism_{history.version()}"], options={}, redraw=True)
 
 
 def use_option(name: str, key: str, inside: str | None = None) -> None:
     """Take one option, or the entry `is_inside` of an option that is a mapping; the default needs no mention."""
-    studio = state.current()
+    studio = history.current()
     value, default = st.session_state[key], _defaults(studio)[name]
     if inside is not None:
         rest = {k: v for k, v in studio.options.get(name, default).items() if k != inside}
@@ -106,13 +106,13 @@ def use_option(name: str, key: str, inside: str | None = None) -> None:
     others = {k: v for k, v in studio.options.items() if k != name and (name, k) != ("centers", "keep")}
     with deferred_errors("mechanism"):
         mechanism_class(studio.mechanism)(**others | {name: value})
-        state.change(options=others if value == default else others | {name: value})
+        history.change(options=others if value == default else others | {name: value})
 
 
 def mechanism() -> None:
     """The mechanism and those of its options that a person may want to change."""
-    studio = state.current()
-    names, version = [m.name for m in known.MECHANISMS], state.version()
+    studio = history.current()
+    names, version = [m.name for m in known.MECHANISMS], history.version()
     st.selectbox(
         "Mechanism",
         names,
@@ -125,7 +125,7 @@ def mechanism() -> None:
     show_deferred_error("mechanism")
 
 
-def _options(studio: state.RequestState, version: int) -> None:
+def _options(studio: history.RequestState, version: int) -> None:
     choices = mechanism_class(studio.mechanism).choices
     for name, default in _defaults(studio).items():
         key, value = f"option_{name}_{version}", studio.options.get(name, default)
@@ -161,7 +161,7 @@ def _meaning(name: str, value: object) -> str:
 
 
 def _by_attribute(
-    studio: state.RequestState, name: str, value: Mapping[str, str], allowed: tuple[str, ...], version: int
+    studio: history.RequestState, name: str, value: Mapping[str, str], allowed: tuple[str, ...], version: int
 ) -> None:
     """One choice for every ordered attribute; the others are never asked in more than one way."""
     ordered = [a.name for a in studio.schema.attributes if a.kind == "numeric"] if studio.schema else []
@@ -180,7 +180,7 @@ def _by_attribute(
     )
 
 
-def _defaults(studio: state.RequestState) -> dict[str, object]:
+def _defaults(studio: history.RequestState) -> dict[str, object]:
     """What every option is where it is not chosen: for centers the workload decides."""
     values = {}
     for field in fields(mechanism_class(studio.mechanism)):
@@ -189,4 +189,6 @@ def _defaults(studio: state.RequestState) -> dict[str, object]:
         elif field.default_factory is not MISSING:
             values[field.name] = field.default_factory()
     left = replace(studio, options={k: v for k, v in studio.options.items() if k not in ("centers", "keep")})
-    return values | {name: left.options_without_defaults.get(name, value) for name, value in values.items() if name == "centers"}
+    return values | {
+        name: left.options_without_defaults.get(name, value) for name, value in values.items() if name == "centers"
+    }

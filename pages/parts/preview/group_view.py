@@ -8,9 +8,9 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine._format import pluralize
 from engine.plans import Plan
-from pages.parts.preview import why_view
-from pages.parts.shell import show, state
-from pages.parts.workload import group_choice, scale_form
+from pages.parts.preview import variance_breakdown_view
+from pages.parts.shell import figure_view, history
+from pages.parts.workload import group_choice, record_count_form
 
 GROUP, LAST = "group", "group_last"  # the group that is looked at, as the list gives it back and as it was last
 TURN = "group_turn"  # how often it was chosen beside the table
@@ -27,7 +27,7 @@ def groups(plan: Plan) -> None:
     wanted = st.radio("Groups, least exact first", views, horizontal=True, key=f"ways_shown_{len(ways)}")
     if wanted == MAP:
         selected_group(plan)
-        show.picture(figures.pairs_picture(plan), key=PAIRS, height=TALL, on_select=_pick_pair, selects="points")
+        figure_view.picture(figures.pairs_picture(plan), key=PAIRS, height=TALL, on_select=_pick_pair, selects="points")
         return
     if len(plan.workload.groups) > MANY:
         words = st.text_input("Find groups", key="find_groups", placeholder="age income", help="Words of their names.")
@@ -39,19 +39,19 @@ def groups(plan: Plan) -> None:
     columns = ["largest standard error", "attributes", "RMSE", "queries"]
     if table["family"].nunique() > 1:
         columns.append("family")
-    if (scale := scale_form.entered_scale()) is not None:
+    if (scale := record_count_form.entered_scale()) is not None:
         shares = analysis.quality_by_group(plan, scale).set_index("group")["publishable"]
         table, columns = table.join(shares, on="group"), [*columns[:3], "publishable", *columns[3:]]
-    show.choice(
+    figure_view.choice(
         table[columns],
-        key=f"groups_{state.version()}_{st.session_state.get(TURN, 0)}_{wanted}_{words}",
+        key=f"groups_{history.version()}_{st.session_state.get(TURN, 0)}_{wanted}_{words}",
         alt="Groups by error, the least exact first; the queries of the chosen one stand beside it",
         row=numbers.index(chosen) if chosen in numbers else None,
         bar="largest standard error",
         pick=lambda row: _look_at(numbers[row]),
         height=TALL,
     )
-    show.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
+    figure_view.downloads(lambda: analysis.group_table(plan), name="groups_of_plan")
 
 
 def _pick_pair() -> None:
@@ -89,8 +89,10 @@ def chosen(plan: Plan) -> None:
         drawn = group_choice.choose_slice(plan, number)
         if drawn is not None:
             with place:
-                show.picture(figures.error_picture(plan, number, *drawn), key="errors", height=PICTURE, titled=False)
-    why_view.why(plan, number)
+                figure_view.picture(
+                    figures.error_picture(plan, number, *drawn), key="errors", height=PICTURE, titled=False
+                )
+    variance_breakdown_view.why(plan, number)
 
 
 def _look_at(number: int) -> None:

@@ -8,15 +8,15 @@ from engine import _format as texts
 from engine import analysis, figures
 from engine.mechanisms import load_plan
 from engine.plans import Plan
-from pages.parts.preview import target_views
-from pages.parts.shell import show, state
-from pages.parts.shell.words import deferred_errors, show_deferred_error
-from pages.parts.workload import scale_form
+from pages.parts.preview import error_targets_view
+from pages.parts.shell import figure_view, history
+from pages.parts.shell.error_text import deferred_errors, show_deferred_error
+from pages.parts.workload import record_count_form
 
 
 def headline(plan: Plan) -> None:
     """What the plan promises, in a few numbers with unit and meaning."""
-    best = target_views.best(plan)
+    best = error_targets_view.best(plan)
     with st.container(horizontal=True, gap="medium"):
         _number(
             "Typical error (counts)",
@@ -42,7 +42,7 @@ def headline(plan: Plan) -> None:
                 "How much larger the weighted RMSE is at most than what any matrix mechanism can reach, whatever it "
                 "measures; proven for this workload.",
             )
-        if (scale := scale_form.entered_scale()) is not None:
+        if (scale := record_count_form.entered_scale()) is not None:
             share = analysis.quality_shares(plan, scale)[0]
             _number(
                 "Publishable",
@@ -58,7 +58,7 @@ def _number(label: str, value: str, meaning: str) -> None:
 
 def budget(plan: Plan) -> None:
     """Where the budget goes."""
-    show.picture(figures.budget_picture(plan), key="budget", config=show.EXPORT)
+    figure_view.picture(figures.budget_picture(plan), key="budget", config=figure_view.EXPORT)
 
 
 def use_plan_file() -> None:
@@ -69,8 +69,8 @@ def use_plan_file() -> None:
     with deferred_errors("plan_file"):
         plan = load_plan(file.getvalue())
         options = dict(plan.options) | {"max_records": plan.max_records}
-        studio = state.RequestState(workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism)
-        state.commit(studio.with_options(options), redraw=True)
+        studio = history.RequestState(workload=plan.workload, budget=plan.budget, mechanism=plan.mechanism)
+        history.commit(studio.with_options(options), redraw=True)
 
 
 def files(plan: Plan | None) -> None:

@@ -13,8 +13,8 @@ from engine.ledger import Ledger, Receipt
 from engine.ledger.balance import DatasetStatus
 from engine.ledger.ledger import confusable_text, total_history
 from engine.privacy import Budget
-from pages.parts.release import folders
-from pages.parts.shell import clicks, places, state
+from pages.parts.release import file_access
+from pages.parts.shell import buttons, history, session_restore
 from pages.parts.shell.budgets import (
     AGAINST,
     AGAINST_LABEL,
@@ -25,11 +25,18 @@ from pages.parts.shell.budgets import (
     RISK,
     ROWS_LABEL,
     UNITS,
+    in_words,
     kind_of_total,
     numbers_of,
-    in_words,
 )
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors, show_error, error_text
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    error_text,
+    escape_markdown,
+    show_deferred_error,
+    show_error,
+    show_errors,
+)
 
 DEFAULT_LEDGER = "budget.ledger"
 
@@ -37,7 +44,7 @@ DEFAULT_LEDGER = "budget.ledger"
 def create_ledger(path: str) -> None:
     """Make a new ledger file."""
     with deferred_errors("ledger"):
-        Ledger.create(folders.is_inside(path))
+        Ledger.create(file_access.is_inside(path))
 
 
 def declare(ledger: Ledger) -> None:
@@ -77,7 +84,7 @@ def ledger() -> Ledger | None:
         st.info("Give the path of the ledger file.")
         return None
     try:
-        place = folders.readable(path)
+        place = file_access.readable(path)
     except EngineError as error:
         show_error(error_text(error))
         _others("")
@@ -89,13 +96,13 @@ def ledger() -> Ledger | None:
             "There is no ledger here. If you released anything before, find that ledger: a new one does not know what "
             "was spent. Create one only for the first release of these records."
         )
-        clicks.button("Create a new ledger here", create_ledger, str(place), key="create_ledger")
+        buttons.button("Create a new ledger here", create_ledger, str(place), key="create_ledger")
         show_deferred_error("ledger")
         _others("")
         return None
     with show_errors():
         book = Ledger(place)
-        places.remember_ledger(str(place))
+        session_restore.remember_ledger(str(place))
         _others(str(place))
         return book
     return None
@@ -103,12 +110,12 @@ def ledger() -> Ledger | None:
 
 def _others(here: str) -> None:
     """Ledgers that this browser opened before."""
-    paths = [path for path in places.ledgers() if path != here]
+    paths = [path for path in session_restore.ledgers() if path != here]
     if not paths:
         return
     with st.expander("Ledgers opened before", expanded=not here):
         for number, path in enumerate(paths):
-            clicks.button(escape_markdown(path), _open, path, key=f"open_ledger_{number}")
+            buttons.button(escape_markdown(path), _open, path, key=f"open_ledger_{number}")
 
 
 def _open(path: str) -> None:
@@ -144,14 +151,14 @@ def dataset(book: Ledger) -> DatasetStatus | None:
             "Say the total as", [word for word in UNITS if word != RISK], horizontal=True, key="dataset_unit"
         )
         st.caption(UNITS[language])
-        _total(language, state.current().budget)
+        _total(language, history.current().budget)
         st.text_input("Note (optional)", key="dataset_note")
-        clicks.button("Declare", declare, book, key="declare")
+        buttons.button("Declare", declare, book, key="declare")
         show_deferred_error("dataset")
     status = next((status for status in found if status.dataset == chosen), None)
     if status is not None:
         with suppress(LedgerError):  # a total that cannot count the plan says so where the release is confirmed
-            planned = state.current().budget
+            planned = history.current().budget
             fit = pluralize(status.pays_for(planned.pcost, planned.pure_epsilon), "release")
             left = f"{remaining_text(status.left)} of {cost(status.total)} {status.definition.counts} left"
             st.caption(escape_markdown(f"{left}: enough for {fit} at the budget of the present plan."))
@@ -176,7 +183,7 @@ def _change(book: Ledger, status: DatasetStatus) -> None:
         left, right = st.columns(2)
         left.text_input("Who changes it", key="total_by")
         right.text_input("Why", key="total_reason")
-        clicks.button("Change the total", change, book, status, f"new_{key}", key="change_total")
+        buttons.button("Change the total", change, book, status, f"new_{key}", key="change_total")
         show_deferred_error("total")
         for made in total_history(book.rows(), status.dataset):
             who = f"changed by {made.by}: {made.reason}" if made.by else "declared"
@@ -202,9 +209,13 @@ def _total(language: str, planned: Budget) -> None:
         fit = analysis.releases_within(_declared(language), planned)
         each = f"of the present plan, which spends {in_words(planned)}"
         if fit is None:
-            st.caption(escape_markdown(f"It counts something else than the budget {each}, so that it cannot pay for it."))
+            st.caption(
+                escape_markdown(f"It counts something else than the budget {each}, so that it cannot pay for it.")
+            )
         else:
-            st.caption(escape_markdown(f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later questions."))
+            st.caption(
+                escape_markdown(f"It pays for {pluralize(fit, 'release')} {each}. Keep some for later questions.")
+            )
 
 
 def _declared(language: str) -> Budget:

@@ -17,10 +17,10 @@ from engine.ledger import Ledger
 from engine.publish import write_answers, write_package
 from engine.publish.output_path import check_target
 from engine.release import Measurement
-from pages.parts.jobs import tasks, watch, work
-from pages.parts.release import folders
-from pages.parts.shell import clicks, places
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, error_text
+from pages.parts.jobs import job_queue, job_widget, tasks
+from pages.parts.release import file_access
+from pages.parts.shell import buttons, session_restore
+from pages.parts.shell.error_text import deferred_errors, error_text, escape_markdown, show_deferred_error
 
 IN_BROWSER = 2_000_000  # answers that a browser is handed as one file
 KINDS = {"CSV": "csv", "Parquet": "parquet"}
@@ -89,9 +89,9 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
         persist_state="session",
     )
     job = f"export|{ledger}|{measurement.key}|{path}"
-    keep = [ledger, *places.ledgers(), st.session_state.get("records_path") or ledger]
+    keep = [ledger, *session_restore.ledgers(), st.session_state.get("records_path") or ledger]
     ready, replaces = _target(path, keep, key)
-    clicks.button(
+    buttons.button(
         "Write file",
         _start_export,
         job,
@@ -106,7 +106,7 @@ def _to_file(measurement: Measurement, *, key: str, ledger: str) -> None:
         width="stretch",
     )
     show_deferred_error("export")
-    done = watch.job(job, label="Writing answers")
+    done = job_widget.job(job, label="Writing answers")
     if done is not None:
         st.success(escape_markdown(f"Written: {done.result}"))
 
@@ -116,7 +116,7 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
     if not path.strip():
         return False, False
     try:
-        place = folders.is_inside(path, folders.ANSWERS)
+        place = file_access.is_inside(path, file_access.ANSWERS)
         there = os.path.lexists(place)
         check_target(place, keep=keep, overwrite=there)
     except EngineError as error:
@@ -135,9 +135,9 @@ def _target(path: str, keep: list[str], key: str) -> tuple[bool, bool]:
 
 def _start_export(job: str, ledger: str, release: str, path: str, keep: list[str], overwrite: bool) -> None:
     with deferred_errors("export"):
-        place = str(folders.is_inside(path, folders.ANSWERS))
-        work.forget(job)
-        watch.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True)
+        place = str(file_access.is_inside(path, file_access.ANSWERS))
+        job_queue.forget(job)
+        job_widget.start(job, tasks.export, ledger, release, place, keep, overwrite, 0.95, stays=True)
 
 
 def _content(measurement: Measurement, kind: str) -> bytes:

@@ -13,11 +13,11 @@ from engine.errors import EngineError
 from engine.postprocess.published_tables import FITS, publish_forecast
 from engine.publish.report import read_published
 from engine.release import Measurement
-from pages.parts.jobs import private, publishing, watch, work
+from pages.parts.jobs import job_queue, job_widget, private_tempdir, publishing
 from pages.parts.release import download_view
-from pages.parts.shell import clicks, show
-from pages.parts.shell.words import in_labels, deferred_errors, escape_markdown, show_deferred_error, error_text
-from pages.parts.workload import group_choice, scale_form
+from pages.parts.shell import buttons, figure_view
+from pages.parts.shell.error_text import deferred_errors, error_text, escape_markdown, in_labels, show_deferred_error
+from pages.parts.workload import group_choice, record_count_form
 
 PAGE = 100  # answers a page
 BOTH, UNBIASED, PUBLISHED = SHOWN = ("Both", "Unbiased", "Published")
@@ -47,12 +47,12 @@ def draw(measurement: Measurement, source: Mapping[str, str], *, key: str) -> No
         st.info(escape_markdown(f"From this plan no tables can be published: {error_text(error)}"), icon="📋")
         return
     job, arguments = _form(measurement, source, key=key)
-    clicks.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
+    buttons.button("Make tables to publish", _start, key, job, arguments, key=f"{key}_publish")
     st.caption(escape_markdown(ahead.text))
     show_deferred_error("publish")
-    done = watch.job(job, label="Tables to publish")
+    done = job_widget.job(job, label="Tables to publish")
     if done is None:
-        if work.find(job) is None:
+        if job_queue.find(job) is None:
             st.info("Nothing published yet with these choices. It costs nothing.", icon="📋")
         return
     _side_by_side(measurement, done.result, key=key)
@@ -90,7 +90,7 @@ def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> t
         key=f"{key}_size",
         disabled=not simulate,
     )
-    scale = scale_form.other_page_scale()
+    scale = record_count_form.other_page_scale()
     rule = {"least_count": least}
     if scale is not None:
         rule |= {"doubtful_cv": scale.publishable, "suppressed_cv": scale.doubtful}
@@ -102,12 +102,19 @@ def _form(measurement: Measurement, source: Mapping[str, str], *, key: str) -> t
 def _start(key: str, job: str, arguments: tuple[Any, ...]) -> None:
     """Start the work and drop what was made with other choices."""
     if (old := st.session_state.get(f"{key}_published", job)) != job:
-        watch.release_job(old)
+        job_widget.release_job(old)
     st.session_state[f"{key}_published"] = job
     with deferred_errors("publish"):
-        files = {kind: private.new_file("published", ending) for kind, ending in FILES.items()}
+        files = {kind: private_tempdir.new_file("published", ending) for kind, ending in FILES.items()}
         places = {kind: str(place) for kind, place in files.items()}
-        watch.start(job, publishing.publish_tables, *arguments, places, str(private.checkpoint_folder(job)), files=files.values())
+        job_widget.start(
+            job,
+            publishing.publish_tables,
+            *arguments,
+            places,
+            str(private_tempdir.checkpoint_folder(job)),
+            files=files.values(),
+        )
 
 
 def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:
@@ -122,23 +129,23 @@ def _side_by_side(measurement: Measurement, result: Mapping[str, Any], *, key: s
     drawn = figures.published_picture(
         answers, rehearsal=measurement.rehearsal, unbiased=which != PUBLISHED, published=which != UNBIASED
     )
-    show.chart(drawn, key=f"{key}_published")()
+    figure_view.chart(drawn, key=f"{key}_published")()
     st.caption(escape_markdown(drawn.alt))
     table = drawn.table.drop(columns=LEFT_OUT.get(which, []))
     mark = download_view.mark(measurement)
-    show.table(table, name=f"{mark}{key}_published_answers", alt="Unbiased and published answers with flags")
+    figure_view.table(table, name=f"{mark}{key}_published_answers", alt="Unbiased and published answers with flags")
     with st.expander("What publishing did to small cells"):
         st.caption(
             "By how many records there are in a cell: how many cells, by how much too large their published counts are "
             "to be expected, and how far off, in counts. From rehearsals on tables that might be the true ones."
         )
-        show.table(result["bias"][number], name=f"{mark}{key}_bias", alt="Bias and error by size of the cells")
+        figure_view.table(result["bias"][number], name=f"{mark}{key}_bias", alt="Bias and error by size of the cells")
     with st.expander("All groups"):
         st.caption(
             "How many unbiased answers are below zero, what is published there on average, and which shares of the "
             "published ones are publishable, doubtful or suppressed."
         )
-        show.table(result["summary"], name=f"{mark}{key}_summary", alt="What publishing did to every group")
+        figure_view.table(result["summary"], name=f"{mark}{key}_summary", alt="What publishing did to every group")
 
 
 def _records(result: Mapping[str, Any], *, key: str) -> None:
@@ -154,7 +161,7 @@ def _records(result: Mapping[str, Any], *, key: str) -> None:
         st.success("The records meet every criterion.", icon="✅")
     else:
         st.warning("The records miss a criterion: hand them out with care, or not at all.", icon="⚠️")
-    show.table(acceptance, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
+    figure_view.table(acceptance, name=f"{key}_acceptance", alt="Criteria that simulated records should meet")
 
 
 def _downloads(measurement: Measurement, result: Mapping[str, Any], *, key: str) -> None:

@@ -15,10 +15,10 @@ from engine.records.counts import COUNTS_ENDING
 from engine.records.database import named_sources
 from engine.records.subprocess_readers import SHEET_ENDINGS, visible_sheets
 from engine.workload import Schema
-from pages.parts.jobs import private, sources
-from pages.parts.release import folders
-from pages.parts.shell import code, state
-from pages.parts.shell.words import escape_markdown, show_errors
+from pages.parts.jobs import private_tempdir, record_sources
+from pages.parts.release import file_access
+from pages.parts.shell import history, python_script
+from pages.parts.shell.error_text import escape_markdown, show_errors
 
 if TYPE_CHECKING:
     from streamlit.runtime.uploaded_file_manager import UploadedFile
@@ -100,9 +100,11 @@ class Source:
         return 0
 
     @property
-    def script(self) -> code.Script:
+    def script(self) -> python_script.Script:
         """The same records in Python, as `records`."""
-        return code.records_script(self.path, self.name, "" if self.encoding == UTF_8 else self.encoding, self.sheet)
+        return python_script.records_script(
+            self.path, self.name, "" if self.encoding == UTF_8 else self.encoding, self.sheet
+        )
 
     @property
     def person(self) -> str | None:
@@ -122,16 +124,16 @@ class Source:
     def to_file(self) -> tuple[str, tuple[Path, ...]]:
         """What a worker reads, by its path or name, and the copies that have to go when it was read."""
         if self.name:
-            return f"{sources.NAMED}{self.name}", ()
+            return f"{record_sources.NAMED}{self.name}", ()
         if self.upload is None:
-            return self._as_read(folders.readable(self.path, ENDINGS)), ()
+            return self._as_read(file_access.readable(self.path, ENDINGS)), ()
         file = _copied(self.upload)
         return self._as_read(file), (file,)
 
     def _as_read(self, file: Path) -> str:
         if self.sheet:
-            return sources.sheet_of(file, self.sheet)
-        return str(file) if self.encoding == UTF_8 else f"{sources.TEXT}{self.encoding}:{file}"
+            return record_sources.sheet_of(file, self.sheet)
+        return str(file) if self.encoding == UTF_8 else f"{record_sources.TEXT}{self.encoding}:{file}"
 
 
 def source(rows: int = 1, person: str | None = None) -> Source:
@@ -170,7 +172,9 @@ def source(rows: int = 1, person: str | None = None) -> Source:
     )
     if person is not None:
         st.caption(
-            escape_markdown(f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is.")
+            escape_markdown(
+                f"No more than {rows:,} of each person's rows will count; the column {person} tells whose it is."
+            )
         )
         rows_are, number = _rows_are()
         return Source(
@@ -212,7 +216,7 @@ def _copied(upload: UploadedFile) -> Path:
     """Write an upload to a private file with its ending."""
     name = upload.name.lower()
     fitting = [ending for ending in ENDINGS if name.endswith(ending)]
-    file = private.new_file("records", max(fitting, key=len, default=Path(name).suffix))
+    file = private_tempdir.new_file("records", max(fitting, key=len, default=Path(name).suffix))
     file.write_bytes(upload.getbuffer())
     return file
 
@@ -228,9 +232,9 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
     key: tuple[object, ...] = ("upload", upload.file_id) if upload is not None else ()
     names: tuple[str, ...] = ()
     with suppress(DataError, LimitExceeded, OSError):  # the check of the records reports what is wrong with the file
-        file = None if upload is not None else folders.readable(path, ENDINGS)
+        file = None if upload is not None else file_access.readable(path, ENDINGS)
         key = key or (str(file), file.stat().st_mtime_ns if file is not None else 0)
-        stored = state.page_state().get(SHEETS)
+        stored = history.page_state().get(SHEETS)
         if stored is not None and stored[0] == key:
             return tuple(stored[1])
         copy = _copied(upload) if upload is not None else None
@@ -240,7 +244,7 @@ def _sheets(path: str, upload: UploadedFile | None) -> tuple[str, ...]:
             if copy is not None:
                 copy.unlink(missing_ok=True)
     names = names if len(names) > 1 else ()
-    state.page_state()[SHEETS] = key, names
+    history.page_state()[SHEETS] = key, names
     return names
 
 

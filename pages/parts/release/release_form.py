@@ -14,12 +14,19 @@ from engine.ledger import Ledger, release_key
 from engine.ledger.balance import DatasetStatus
 from engine.plans import Plan
 from engine.release import Measurement, load_measurement
-from pages.parts.jobs import tasks, watch, work
+from pages.parts.jobs import job_queue, job_widget, tasks
 from pages.parts.jobs.status import Status
 from pages.parts.release import dataset_form
 from pages.parts.release.records_form import Source
-from pages.parts.shell import clicks, show, state
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors, show_error, error_text
+from pages.parts.shell import buttons, figure_view, history
+from pages.parts.shell.error_text import (
+    deferred_errors,
+    error_text,
+    escape_markdown,
+    show_deferred_error,
+    show_error,
+    show_errors,
+)
 
 RELEASED = "released_source"  # what this session released last, and from which records
 
@@ -41,13 +48,13 @@ def start(book: Ledger, plan: Plan, dataset: str, source: Source, attempt: int) 
     """Start the release in a worker; pressed twice, or in two tabs, it is still one."""
     key = release_key(dataset=dataset, plan_hash=plan.hash, attempt=attempt)
     job = job_key(book, key)
-    if work.is_there(job):
+    if job_queue.is_there(job):
         return
     with deferred_errors("release"):
         path, copies = source.to_file()
         arguments = (plan.to_json(), path, dataset, str(book.path), attempt, source.columns)
-        watch.start(job, tasks.release, *arguments, spends=True, copies=copies)
-        watch.claim(job)
+        job_widget.start(job, tasks.release, *arguments, spends=True, copies=copies)
+        job_widget.claim(job)
         st.session_state[RELEASED] = chosen_records(key, source)
     st.session_state.pop("confirmation", None)
 
@@ -72,13 +79,13 @@ def same_records(
     # what differs is told to the session that asked, and to no other
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"same|{token}|{book.path}|{chosen}"
-    if work.find(job) is None:
+    if job_queue.find(job) is None:
         with deferred_errors("same"):
             path, copies = source.to_file()
-            watch.start(job, compare, str(book.path), key, path, source.columns, copies=copies)
+            job_widget.start(job, compare, str(book.path), key, path, source.columns, copies=copies)
     show_deferred_error("same")
-    done = watch.job(job, label="Comparing the chosen records with those that were measured")
-    job_state = work.find(job)
+    done = job_widget.job(job, label="Comparing the chosen records with those that were measured")
+    job_state = job_queue.find(job)
     if done is not None and done.result:
         show_error(f"{done.result} {advice}")
     return job_state is None or not (job_state.running or job_state.result)
@@ -86,10 +93,10 @@ def same_records(
 
 def start_check(job: str, book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     """Start the strict check of the records in a worker, anew at every press; it spends nothing."""
-    work.forget(job)  # the same file may hold other records by now
+    job_queue.forget(job)  # the same file may hold other records by now
     with deferred_errors("check"):
         path, copies = source.to_file()
-        watch.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.columns, copies=copies)
+        job_widget.start(job, tasks.check, plan.to_json(), path, dataset, str(book.path), source.columns, copies=copies)
 
 
 def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
@@ -97,7 +104,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
     # exact numbers are told to the session that asked, and to no other
     token = st.session_state.setdefault("check_token", secrets.token_hex(16))
     job = f"check|{token}|{book.path}|{dataset}|{plan.hash}|{source.identity}|{source.columns}"
-    clicks.button(
+    buttons.button(
         "Check the records first (for your eyes only)",
         start_check,
         job,
@@ -111,9 +118,9 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
         "records under other names. Exact, and so not to be published; spends nothing.",
     )
     show_deferred_error("check")
-    done = watch.job(job, label="Check")
+    done = job_widget.job(job, label="Check")
     if done is not None:
-        watch.show_rows(done.result)
+        job_widget.show_rows(done.result)
         st.caption(
             "Each column by itself: what is missing or not known is collected in a cell of its own where the schema "
             "has one, in the nearest or named bin where it says so, and left out elsewhere. The values are the most "
@@ -125,7 +132,7 @@ def check(book: Ledger, plan: Plan, dataset: str, source: Source) -> None:
 def _use_unit(status: DatasetStatus) -> None:
     """Plan for the people that the total of the dataset protects."""
     with deferred_errors("release"):
-        state.change(budget=status.definition.unit(state.current().budget), redraw=True)
+        history.change(budget=status.definition.unit(history.current().budget), redraw=True)
 
 
 def confirm(
@@ -137,11 +144,11 @@ def confirm(
         status.definition.check_unit(plan.budget)
         takes = status.takes(plan.pcost, plan.budget.pure_epsilon)
     if status.definition.unit(plan.budget) != plan.budget:
-        clicks.button(f"Plan for {status.definition.whom}", _use_unit, status, key="use_unit")
-    show.picture(
+        buttons.button(f"Plan for {status.definition.whom}", _use_unit, status, key="use_unit")
+    figure_view.picture(
         figures.spending_picture(status.total, status.spent, takes, counts),
         key="spending",
-        config=show.EXPORT,
+        config=figure_view.EXPORT,
     )
     st.info(escape_markdown(f"You can tell the people in these records: {plan.schema.promise(plan.budget)}"), icon="🙋")
     if interrupted:
@@ -164,7 +171,7 @@ def confirm(
     )
     reason = reason_to_wait(plan, status, source, typed, interrupted=interrupted)
     left, right = st.columns([1, 2], vertical_alignment="center")
-    clicks.button(
+    buttons.button(
         f"Release: spend {texts.cost(takes)} {counts}",
         start,
         book,
@@ -206,7 +213,7 @@ def reason_to_wait(plan: Plan, status: DatasetStatus, source: Source, typed: str
 
 def running(book: Ledger, key: str) -> Status | None:
     """Draw the progress of a release, or what went wrong; return the job once it is done."""
-    return watch.job(job_key(book, key), label="Release")
+    return job_widget.job(job_key(book, key), label="Release")
 
 
 def stored(book: Ledger, key: str) -> Measurement | None:
@@ -235,4 +242,4 @@ def receipt(book: Ledger, key: str) -> None:
             ),
             icon="✅",
         )
-        watch.rows_read(job_key(book, key))
+        job_widget.rows_read(job_key(book, key))

@@ -15,12 +15,12 @@ from engine.analysis.relative_error import quality_counts_text, with_quality
 from engine.plans import Plan
 from engine.release import Measurement
 from engine.workload import Schema
-from pages.parts.jobs import tasks, watch
+from pages.parts.jobs import job_widget, tasks
 from pages.parts.release import download_view, published_view
 from pages.parts.release.download_view import mark
-from pages.parts.shell import clicks, show
-from pages.parts.shell.words import escape_markdown, show_errors
-from pages.parts.workload import group_choice, query_form, scale_form
+from pages.parts.shell import buttons, figure_view
+from pages.parts.shell.error_text import escape_markdown, show_errors
+from pages.parts.workload import group_choice, query_form, record_count_form
 
 PAGE = 100  # answers a page
 TOGETHER = {"minus": -1.0, "plus": 1.0}  # how a second query joins the first
@@ -51,7 +51,7 @@ def views(
         "Ask something else": lambda: ask(measurement, key=key),
         "Download": lambda: download_view.downloads(measurement, key=key, ledger=ledger),
     }
-    show.tabs(tabs | dict(more or {}), key=f"{key}_view")
+    figure_view.tabs(tabs | dict(more or {}), key=f"{key}_view")
 
 
 def browse(measurement: Measurement, *, key: str, records: Any = None, name: str = "answers_page") -> None:
@@ -80,9 +80,11 @@ def browse(measurement: Measurement, *, key: str, records: Any = None, name: str
         answers = add_truth(answers, measurement.plan, number, start, records)
     st.caption(f"Answers {start + 1:,} to {min(start + PAGE, total):,} of {total:,}, in records (counts).")
     drawn = figures.answers_picture(answers, rehearsal=measurement.rehearsal)
-    scale = scale_form.other_page_scale()
-    show.chart(drawn, key=key)()
-    st.caption(escape_markdown(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum.")
+    scale = record_count_form.other_page_scale()
+    figure_view.chart(drawn, key=key)()
+    st.caption(
+        escape_markdown(drawn.alt) + " Answers below zero are left as they are: cutting them off would bias every sum."
+    )
     table = drawn.table
     if scale is not None:
         hide = st.checkbox("Hide answers that are noise", key=f"{key}_hide", persist_state="session")
@@ -91,7 +93,7 @@ def browse(measurement: Measurement, *, key: str, records: Any = None, name: str
             f"{quality_counts_text(table)} Publishable: a standard error of at most {scale.publishable:.0%} of the "
             f"answer; doubtful: at most {scale.doubtful:.0%}; noise: more. The thresholds are set on the Preview page."
         )
-    show.table(
+    figure_view.table(
         table, name=f"{mark(measurement)}{name}", alt="Answers with standard errors, intervals and their quality"
     )
 
@@ -130,9 +132,9 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
     left, right = st.columns([1, 3], vertical_alignment="bottom")
     rehearsals = int(left.number_input("Rehearsals", 2, 10_000, 1000, key="coverage_rehearsals"))
     job = f"coverage|{plan.hash}|{rows}|{seed}|{rehearsals}"
-    clicks.button(
+    buttons.button(
         "Check the intervals",
-        watch.start,
+        job_widget.start,
         job,
         tasks.coverage,
         plan.to_json(),
@@ -142,7 +144,7 @@ def coverage(plan: Plan, *, rows: int, seed: int) -> None:
         key="coverage_start",
         place=right,
     )
-    done = watch.job(job, label="Coverage check")
+    done = job_widget.job(job, label="Coverage check")
     if done is not None:
         st.markdown(f"**{escape_markdown(done.result.sentence)}**")
-        show.picture(figures.coverage_picture(done.result), key="coverage")
+        figure_view.picture(figures.coverage_picture(done.result), key="coverage")

@@ -11,8 +11,8 @@ import streamlit as st
 from engine._format import cost, pluralize
 from engine.privacy import Budget
 from engine.privacy.budget import delta_text, mu_of_guess
-from pages.parts.shell import state
-from pages.parts.shell.words import deferred_errors
+from pages.parts.shell import history
+from pages.parts.shell.error_text import deferred_errors
 
 PCOST, RHO, MU, APPROX, PURE = "pcost", "rho", "mu", "epsilon, delta", "pure epsilon"
 RISK = "guessing risk"
@@ -84,7 +84,7 @@ def _epsilon(budget: Budget) -> float:
 def in_words(budget: Budget) -> str:
     """A budget in the language that was chosen, with whom it protects where that is not one row, there or not.
 
-    >>> said(Budget(pcost=1.0)), said(Budget.pure(1.0, rows_per_person=3))
+    >>> in_words(Budget(pcost=1.0)), in_words(Budget.pure(1.0, rows_per_person=3))
     ('ε 4.887', 'ε 1, for up to 3 rows a person')
     """
     rows = f", for up to {budget.rows_per_person:,} rows a person" if budget.rows_per_person > 1 else ""
@@ -93,7 +93,7 @@ def in_words(budget: Budget) -> str:
     )
 
 
-def summary(studio: state.RequestState) -> str:
+def summary(studio: history.RequestState) -> str:
     """One line about everything chosen so far, as plain text."""
     if studio.workload is None:
         return "Nothing chosen yet. Start with a schema."
@@ -108,7 +108,7 @@ def summary(studio: state.RequestState) -> str:
 
 def choose_language() -> str:
     """Draw the choice of the language that budgets are said in, the same on every page."""
-    pure = state.current().budget.pure_epsilon is not None
+    pure = history.current().budget.pure_epsilon is not None
     if pure != (language() == PURE):  # undo, or a file, brought the other kind of budget
         st.session_state[UNIT] = PURE if pure else APPROX
     return st.selectbox(
@@ -123,18 +123,18 @@ def choose_language() -> str:
 
 def _use_language() -> None:
     """Take another language; pure epsilon is another kind of budget, so that choosing it changes the budget itself."""
-    current, unit = state.current().budget, st.session_state[UNIT]
+    current, unit = history.current().budget, st.session_state[UNIT]
     with deferred_errors("budget"):
         if unit == PURE and current.pure_epsilon is None:
-            state.change(budget=Budget.pure(current.pcost**0.5, **unit_of(current)), redraw=True)
+            history.change(budget=Budget.pure(current.pcost**0.5, **unit_of(current)), redraw=True)
         elif unit != PURE and current.pure_epsilon is not None:
-            state.change(budget=Budget(pcost=current.pcost, **unit_of(current)), redraw=True)
+            history.change(budget=Budget(pcost=current.pcost, **unit_of(current)), redraw=True)
 
 
 def other_units(budget: Budget) -> str:
     """A budget in all languages, as plain text.
 
-    >>> others(Budget(pcost=1.0))
+    >>> other_units(Budget(pcost=1.0))
     'epsilon 4.887 at delta 1e-06 · guessed right 69.2% of the time · pcost 1 · rho 0.5 · mu 1'
     """
     pure = budget.pure_epsilon

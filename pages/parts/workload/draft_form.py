@@ -26,9 +26,9 @@ from engine.workload.schema_draft import (
     is_dictionary,
     schema_template,
 )
-from pages.parts.jobs import private
-from pages.parts.shell import clicks, state
-from pages.parts.shell.words import deferred_errors, escape_markdown
+from pages.parts.jobs import private_tempdir
+from pages.parts.shell import buttons, history
+from pages.parts.shell.error_text import deferred_errors, escape_markdown
 from pages.parts.workload.schema_table import read_schema
 
 DICTIONARY, RECORDS, AGREED = "dictionary", "columns_of_records", "draft_agreed"
@@ -58,7 +58,7 @@ def take(name: str, content: bytes, *, sheet: str | None = None) -> None:
     elif columns := columns_of_records(content) if is_table else columns_of_json_records(content):
         cache[RECORDS] = columns
     else:
-        state.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
+        history.choose_schema(read_schema(f"{name}.csv" if is_table else name, content))
 
 
 def as_text(name: str, content: bytes, sheet: str | None = None, *, empty_rows: bool = False) -> tuple[str, bytes]:
@@ -71,7 +71,7 @@ def as_text(name: str, content: bytes, sheet: str | None = None, *, empty_rows: 
 
 def sheet_choice() -> None:
     """Draw the choice of a sheet, where a workbook was given that has several."""
-    key, sheets = state.page_state().get(SHEETS, ("", ()))
+    key, sheets = history.page_state().get(SHEETS, ("", ()))
     if len(sheets) > 1:
         st.selectbox("Sheet of the workbook", sheets, index=None, key=SHEET_NAME, on_change=_take_sheet, args=(key,))
 
@@ -92,14 +92,14 @@ def _take_sheet(key: str) -> None:
 def _draft_public(place: Path, sheet: str | None = None) -> DraftSchema:
     """Draft from a public table; the sheets of a workbook are kept, so that one of them can be chosen."""
     if place.name.lower().endswith(SHEET_ENDINGS):
-        state.page_state()[SHEETS] = "public_file", visible_sheets(place)
+        history.page_state()[SHEETS] = "public_file", visible_sheets(place)
     return draft_of_public(place if sheet is None else SheetFile(path=place, sheet=sheet))
 
 
 @contextmanager
 def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
     """An uploaded file where readers find it, and its name; it goes at once."""
-    with tempfile.TemporaryDirectory(prefix="draft_", dir=private.folder()) as folder:
+    with tempfile.TemporaryDirectory(prefix="draft_", dir=private_tempdir.folder()) as folder:
         place = Path(folder) / Path(name).name[-100:]  # file systems limit names
         place.write_bytes(content)
         yield place
@@ -107,7 +107,7 @@ def _on_disk(name: str, content: bytes | memoryview) -> Iterator[Path]:
 
 def clear(source: str = "") -> dict[str, object]:
     """Remove the draft and note the uploader of the next one; return what this session stores for the page."""
-    cache: dict[str, object] = state.page_state()
+    cache: dict[str, object] = history.page_state()
     for key in (DICTIONARY, RECORDS, DRAFT, SHEETS):
         cache.pop(key, None)
     cache[SOURCE] = source
@@ -120,7 +120,7 @@ def clear(source: str = "") -> dict[str, object]:
 
 def remove(key: str) -> None:
     """Remove the draft and the error of a file that was removed from its uploader."""
-    if state.page_state().get(SOURCE) == key:
+    if history.page_state().get(SOURCE) == key:
         with deferred_errors("start"):
             clear()
 
@@ -169,12 +169,12 @@ def _take(key: str, read: Callable[[Path], DraftSchema]) -> None:
 def draw() -> None:
     """Draw what a file that is no schema needs, if one was given."""
     sheet_choice()
-    if (draft := state.page_state().get(DRAFT)) is not None:
+    if (draft := history.page_state().get(DRAFT)) is not None:
         _other_draft(draft)
-    if columns := state.page_state().get(RECORDS):
+    if columns := history.page_state().get(RECORDS):
         _way_out(columns)
-    if state.page_state().get(DICTIONARY) is not None:
-        _draft(state.page_state()[DICTIONARY])
+    if history.page_state().get(DICTIONARY) is not None:
+        _draft(history.page_state()[DICTIONARY])
 
 
 def _way_out(columns: tuple[str, ...]) -> None:
@@ -232,7 +232,9 @@ def _confirm(schema: Schema) -> None:
         more = f", … {attribute.label(attribute.size - 1)}" if attribute.size > SHOWN else ""
         integer_note = ", whole numbers only" if attribute.integer else ""
         missing = f", missing: {', '.join(attribute.missing_values)}" if attribute.missing_values else ""
-        words = escape_markdown(f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){integer_note}{missing}")
+        words = escape_markdown(
+            f"{attribute.name}: {pluralize(attribute.size, 'cell')} ({values}{more}){integer_note}{missing}"
+        )
         if st.checkbox(words, key=f"{LINE}{number}", disabled=confirmed) or confirmed:
             agreed.append(attribute)
     st.multiselect(
@@ -243,7 +245,7 @@ def _confirm(schema: Schema) -> None:
         help="They count as missing values in all confirmed attributes that do not have them as labels. You can change "
         "them for each attribute in the table of the schema.",
     )
-    clicks.button(
+    buttons.button(
         f"Use {pluralize(len(agreed), 'confirmed attribute')}",
         _use,
         tuple(agreed),
@@ -256,5 +258,5 @@ def _confirm(schema: Schema) -> None:
 
 def _use(agreed: tuple[Attribute, ...]) -> None:
     with deferred_errors("start"):
-        state.choose_schema(Schema(agreed).with_missing_values(st.session_state.get(MISSING, ())))
+        history.choose_schema(Schema(agreed).with_missing_values(st.session_state.get(MISSING, ())))
     clear()

@@ -14,10 +14,10 @@ from engine._values import cached_on_value
 from engine.errors import EngineError
 from engine.mechanisms.base import Forecast
 from engine.workload import Custom, Group, Workload
-from pages.parts.jobs import dear, plans
-from pages.parts.shell import budgets, state
-from pages.parts.shell.state import RequestState
-from pages.parts.shell.words import escape_markdown, error_text
+from pages.parts.jobs import cost_warnings, plans
+from pages.parts.shell import budgets, history
+from pages.parts.shell.error_text import error_text, escape_markdown
+from pages.parts.shell.history import RequestState
 
 LIVE = 3_000  # groups up to which new ones are forecast while a form is filled in
 WIDE = 1_000  # cells of queries without structure, from which on a forecast alone takes seconds
@@ -42,7 +42,7 @@ def _families_by_set(workload: Workload) -> Mapping[tuple[str, ...], Set[Hashabl
 
 def before_adding(groups: Sequence[Group]) -> None:
     """Say what planning will take with new groups and how exact all would be, or what could be added instead."""
-    studio = state.current()
+    studio = history.current()
     workload, new = studio.required_workload, new_groups(studio.required_workload, groups)
     if len(new) < len(groups):
         st.caption(f"{pluralize(len(groups) - len(new), 'group')} of these {len(groups):,} asked already; none twice.")
@@ -57,11 +57,13 @@ def before_adding(groups: Sequence[Group]) -> None:
     except EngineError as error:
         st.caption(escape_markdown(f"Planning could not start with it: {error_text(error)}"))
         return
-    if dear.is_too_costly(expected):
-        st.warning(escape_markdown(f"With what is asked already, planning takes {dear.words(expected)}."), icon="⏳")
-        dear.show_costly_groups(extended, new=len(new))
+    if cost_warnings.is_too_costly(expected):
+        st.warning(
+            escape_markdown(f"With what is asked already, planning takes {cost_warnings.words(expected)}."), icon="⏳"
+        )
+        cost_warnings.show_costly_groups(extended, new=len(new))
         return
-    st.caption(escape_markdown(f"Planning it takes about {dear.duration(expected.seconds)}."))
+    st.caption(escape_markdown(f"Planning it takes about {cost_warnings.duration(expected.seconds)}."))
     after = plans.plan_of_form(extended)
     if after is not None:
         before = plans.quick_plan(studio) if workload.groups else None

@@ -11,7 +11,7 @@ from engine._format import pluralize
 from engine.analysis import worst_group
 from engine.plans import Plan
 from engine.workload import Circular, Group, Range
-from pages.parts.shell.words import escape_markdown
+from pages.parts.shell.error_text import escape_markdown
 
 MANY = 2_000  # choices that a list may hold
 
@@ -65,4 +65,6 @@ def _fixed(column: DeltaGenerator, plan: Plan, group: Group, part: int, *, key: 
     if chosen_part.count > MANY:
         return int(column.number_input(f"Query on {escape_markdown(name)}", 0, chosen_part.count - 1, 0, key=key))
     words = lambda i: chosen_part.family.text(attributes, i) or "all records"  # noqa: E731
-    return int(column.selectbox(f"Hold {escape_markdown(name)} at", range(chosen_part.count), format_func=words, key=key))
+    return int(
+        column.selectbox(f"Hold {escape_markdown(name)} at", range(chosen_part.count), format_func=words, key=key)
+    )

@@ -15,8 +15,8 @@ from engine._format import pluralize
 from engine.errors import WorkloadError
 from engine.workload import Group, Schema, Workload
 from engine.workload.families import default_family
-from pages.parts.shell import clicks, show, state
-from pages.parts.shell.words import deferred_errors, escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell import buttons, figure_view, history
+from pages.parts.shell.error_text import deferred_errors, escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import family_form, forecast_form
 
 ADDED = "added"
@@ -45,20 +45,20 @@ class GroupRequest:
 
 def add_groups(groups: tuple[Group, ...], form: str = "") -> None:
     """Add groups of the current schema, each once, and reset the fields of the form that describe them."""
-    workload = state.current().required_workload
+    workload = history.current().required_workload
     new = forecast_form.new_groups(workload, groups)
     with deferred_errors("group"):
         if not new:
             raise WorkloadError("All of this is asked already. To make it more exact, give it a larger weight below.")
-        state.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
+        history.change(workload=Workload(workload.schema, (*workload.groups, *new)), redraw=True)
         left_out = f"; {pluralize(len(groups) - len(new), 'group')} asked already" if len(new) < len(groups) else ""
-        state.page_state()[ADDED] = f"{pluralize(len(new), 'group')} added{left_out}."
+        history.page_state()[ADDED] = f"{pluralize(len(new), 'group')} added{left_out}."
         st.session_state.update({key: value for key, value in FIELDS.get(form, {}).items() if key in st.session_state})
 
 
 def show_added() -> None:
     """Say once what the last press added."""
-    if words := state.page_state().pop(ADDED, ""):
+    if words := history.page_state().pop(ADDED, ""):
         st.success(escape_markdown(words), icon="✅")
 
 
@@ -67,7 +67,10 @@ def all_ways(schema: Schema) -> None:
     choices = [k for k in (1, 2, 3) if k <= len(schema)]
     first = choices[: 2 if len(schema) <= WIDE else 1]
     query_kind = st.radio(
-        "What to ask of each set", list(FAMILY_OF_KIND), captions=[_example(schema, how) for how in FAMILY_OF_KIND], key="ways_ask"
+        "What to ask of each set",
+        list(FAMILY_OF_KIND),
+        captions=[_example(schema, how) for how in FAMILY_OF_KIND],
+        key="ways_ask",
     )
     ways = st.multiselect("Sets of how many attributes", choices, default=first, key="ways", format_func=_way)
     special = st.multiselect(
@@ -78,14 +81,22 @@ def all_ways(schema: Schema) -> None:
     )
     with show_errors():
         families = _families(schema, query_kind) | {name: _family_choice(schema, name) for name in special}
-        added_groups = _all_sets(f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}", schema, sorted(ways), families)
+        added_groups = _all_sets(
+            f"{schema.to_json()}|{sorted(ways)}|{_family_items(families)}", schema, sorted(ways), families
+        )
         weight = weight_form("ways_weight")
-        groups = added_groups.groups if weight == 1.0 else tuple(replace(group, weight=weight) for group in added_groups.groups)
-        text = f"{pluralize(len(added_groups.groups), 'group')} with {pluralize(added_groups.queries, 'query', 'queries')}"
+        groups = (
+            added_groups.groups
+            if weight == 1.0
+            else tuple(replace(group, weight=weight) for group in added_groups.groups)
+        )
+        text = (
+            f"{pluralize(len(added_groups.groups), 'group')} with {pluralize(added_groups.queries, 'query', 'queries')}"
+        )
         label = f"Add all {', '.join(_way(k) for k in sorted(ways))} sets: {text}" if ways else "Add"
         if groups:
             forecast_form.before_adding(groups)
-        clicks.button(label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups)
+        buttons.button(label, add_groups, groups, "ways", key="add_ways", type="primary", disabled=not groups)
         if not added_groups.groups:
             st.caption("Choose at least one number of attributes.")
     show_deferred_error("group")
@@ -121,7 +132,7 @@ def one_set(schema: Schema) -> None:
         if not names:
             st.caption("Choose attributes for tables and ranges, or add the one query that needs none.")
             total = Workload(schema).add((), "total").groups
-            clicks.button("Add the number of all records", add_groups, total, key="add_total")
+            buttons.button("Add the number of all records", add_groups, total, key="add_total")
             return
         with show_errors():
             request = GroupRequest(
@@ -134,7 +145,7 @@ def one_set(schema: Schema) -> None:
                 f"First: {escape_markdown(addition.describe(0))}. Last: {escape_markdown(addition.describe(group.count - 1))}."
             )
             forecast_form.before_adding(addition.groups)
-            clicks.button("Add this group", add_groups, addition.groups, "set", key="add_group", type="primary")
+            buttons.button("Add this group", add_groups, addition.groups, "set", key="add_group", type="primary")
             with right:
                 picture(schema, group, key="family")
     show_deferred_error("group")
@@ -192,12 +203,12 @@ def picture(schema: Schema, group: Group, *, key: str) -> None:
         )
     if part == PLANE or len(group.parts[part].axes) == 2:
         query = _query(group.count, key) if group.count > 1 else 0
-        show.picture(figures.plane_picture(schema, group, query), key=key)
+        figure_view.picture(figures.plane_picture(schema, group, query), key=key)
         return
     if prod(group.parts[part].sizes) > MAX_DRAWN:
         st.info(f"The family has {texts.number(prod(group.parts[part].sizes))} cells, too many to draw.")
         return
-    show.picture(figures.family_picture(schema, group, part), key=key)
+    figure_view.picture(figures.family_picture(schema, group, part), key=key)
 
 
 def _query(count: int, key: str) -> int:

@@ -10,7 +10,7 @@ import streamlit as st
 from engine import analysis
 from engine._format import pluralize
 from engine.workload import Workload
-from pages.parts.shell import clicks, show, state
+from pages.parts.shell import buttons, figure_view, history
 from pages.parts.workload import group_form
 
 LENGTH = 100  # groups on a page
@@ -19,17 +19,17 @@ PICKED = "The groups picked above"
 
 def remove(chosen: Sequence[int]) -> None:
     """Remove the chosen groups."""
-    workload, gone = state.current().required_workload, set(chosen)
+    workload, gone = history.current().required_workload, set(chosen)
     retained = tuple(g for i, g in enumerate(workload.groups) if i not in gone)
-    state.change(workload=Workload(workload.schema, retained), redraw=True)
+    history.change(workload=Workload(workload.schema, retained), redraw=True)
 
 
 def weigh(chosen: Sequence[int]) -> None:
     """Give the chosen groups the weight of the form."""
-    workload, some = state.current().required_workload, set(chosen)
+    workload, some = history.current().required_workload, set(chosen)
     weight = st.session_state.new_weight
     groups = tuple(replace(g, weight=weight) if i in some else g for i, g in enumerate(workload.groups))
-    state.change(workload=Workload(workload.schema, groups), redraw=True)
+    history.change(workload=Workload(workload.schema, groups), redraw=True)
 
 
 def groups(workload: Workload) -> None:
@@ -38,7 +38,7 @@ def groups(workload: Workload) -> None:
     if not matches:
         st.info("No group has all these words. Use fewer, such as the name of one attribute.", icon="🔎")
         return
-    show.table(
+    figure_view.table(
         analysis.workload_table(workload, shown),
         name="groups",
         alt="Groups of the workload",
@@ -50,7 +50,7 @@ def groups(workload: Workload) -> None:
         format_func=lambda i: (
             f"{i}: {' × '.join(workload.groups[i].attributes) or 'total'}, {workload.groups[i].family_text}"
         ),
-        key=f"chosen_{state.version()}",
+        key=f"chosen_{history.version()}",
         placeholder="Pick groups by name",
     )
     everything = f"All {pluralize(len(matches), 'group')} found"
@@ -58,9 +58,9 @@ def groups(workload: Workload) -> None:
         chosen = matches
     left, middle, right = st.columns([1, 1, 1], vertical_alignment="bottom")
     label = f"Remove {pluralize(len(chosen), 'group')}" if chosen else "Remove groups"
-    clicks.button(label, remove, chosen, key="remove", place=left, disabled=not chosen)
+    buttons.button(label, remove, chosen, key="remove", place=left, disabled=not chosen)
     middle.number_input("New weight", min_value=0.0, value=1.0, step=0.5, key="new_weight")
-    clicks.button("Set this weight", weigh, chosen, key="weigh", place=right, disabled=not chosen)
+    buttons.button("Set this weight", weigh, chosen, key="weigh", place=right, disabled=not chosen)
     if len(chosen) == 1:
         group_form.picture(workload.schema, workload.groups[chosen[0]], key="group_picture")
 

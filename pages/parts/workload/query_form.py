@@ -8,7 +8,7 @@ from engine import _format as texts
 from engine import analysis
 from engine.analysis.ad_hoc_queries import Query
 from engine.workload import Attribute, Schema
-from pages.parts.shell.words import escape_markdown
+from pages.parts.shell.error_text import escape_markdown
 from pages.parts.workload import range_form
 from pages.parts.workload.family_form import CONDITION
 

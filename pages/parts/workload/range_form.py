@@ -9,8 +9,8 @@ from engine import figures
 from engine._format import pluralize
 from engine.workload import Attribute, Schema
 from engine.workload.conditions import box_workload
-from pages.parts.shell import clicks, show
-from pages.parts.shell.words import escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell import buttons, figure_view
+from pages.parts.shell.error_text import escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import forecast_form, group_form
 
 MAX_LABELS = 2_000  # cells that a slider may have
@@ -31,7 +31,11 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
     """Draw the cells of one or two attributes and return the chosen run of each; nothing when none is named."""
     default_names = [a.name for a in schema.attributes if a.kind == "numeric" and a.size > 1][:1] or [schema.names[0]]
     names = st.multiselect(
-        "Attributes of the range", schema.names, default=default_names, max_selections=2, key=f"range_names_{len(schema)}"
+        "Attributes of the range",
+        schema.names,
+        default=default_names,
+        max_selections=2,
+        key=f"range_names_{len(schema)}",
     )
     if not names:
         st.caption("Choose one attribute for a range, two for a rectangle.")
@@ -41,7 +45,7 @@ def choose(schema: Schema) -> dict[str, tuple[int, int]]:
         with column:
             chosen[name] = _ends(schema[name])
     st.caption("Drag over the picture, or move the ends above with the mouse or the arrow keys.")
-    show.picture(
+    figure_view.picture(
         figures.range_picture(schema, chosen),
         key=CHART,
         config={"modeBarButtonsToRemove": ["lasso2d", "zoom2d", "pan2d", "autoScale2d"], "doubleClick": False},
@@ -61,7 +65,9 @@ def drag_range(schema: Schema) -> None:
         cells = pluralize(schema.cells(chosen), "cell")
         st.markdown(f"**The range: {escape_markdown(addition.describe(0))}** (one query on a table of {cells})")
         forecast_form.before_adding(addition.groups)
-        clicks.button("Add this range", group_form.add_groups, addition.groups, "range", key="add_range", type="primary")
+        buttons.button(
+            "Add this range", group_form.add_groups, addition.groups, "range", key="add_range", type="primary"
+        )
     show_deferred_error("group")
 
 

@@ -10,8 +10,8 @@ from engine import analysis
 from engine._format import pluralize
 from engine.workload import Schema, Workload
 from engine.workload.sql import example, sql_readings, workload_from_sql
-from pages.parts.shell import clicks, show
-from pages.parts.shell.words import escape_markdown, show_deferred_error, show_errors
+from pages.parts.shell import buttons, figure_view
+from pages.parts.shell.error_text import escape_markdown, show_deferred_error, show_errors
 from pages.parts.workload import forecast_form, group_form
 
 MAX_READINGS = 20  # conditions whose reading is shown
@@ -52,7 +52,7 @@ def write_sql(schema: Schema) -> None:
     request = SqlRequest(text=text or "")
     if not request.text.strip():
         st.caption("What the SQL asks for is shown here before anything is added.")
-        clicks.button("Use an example", use_example, offer, key="sql_example")
+        buttons.button("Use an example", use_example, offer, key="sql_example")
         return
     with show_errors():
         _check(schema, request)
@@ -68,13 +68,16 @@ def _check(schema: Schema, request: SqlRequest) -> None:
         f"First: {escape_markdown(workload.describe(0))}. Last: {escape_markdown(workload.describe(workload.queries - 1))}."
     )
     if readings:
-        lines = [f"- {escape_markdown(written)} is read as **{escape_markdown(reading)}**" for written, reading in readings[:MAX_READINGS]]
+        lines = [
+            f"- {escape_markdown(written)} is read as **{escape_markdown(reading)}**"
+            for written, reading in readings[:MAX_READINGS]
+        ]
         more = len(readings) - len(lines)
         st.markdown("\n".join([*lines, *([f"- and {pluralize(more, 'condition')} more"] if more else [])]))
     weight = group_form.weight_form("sql_weight")
     groups = tuple(replace(group, weight=weight) for group in workload.groups)
     forecast_form.before_adding(groups)
-    clicks.button(
+    buttons.button(
         f"Add {pluralize(len(groups), 'group')} from SQL",
         group_form.add_groups,
         groups,
@@ -83,7 +86,7 @@ def _check(schema: Schema, request: SqlRequest) -> None:
         type="primary",
     )
     shown = range(min(MAX_SHOWN, len(groups)))
-    show.table(
+    figure_view.table(
         analysis.workload_table(workload, shown),
         name="groups_from_sql",
         alt="Groups that the SQL would add",

@@ -13,8 +13,8 @@ from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import Session, wait
 
 SCHEMA = Schema([Attribute.of_size("a", 4), Attribute.of_size("b", 3), Attribute.categorical("c", ["x", "y"])])
@@ -30,7 +30,7 @@ def build_common_plan(pcost: float = 0.4) -> CommonPlan:
 def open_page(pcost: float = 0.4, **fields: object) -> Session:
     """Open the page with a small schema and with these values of its fields."""
     studio = RequestState(workload=Workload(SCHEMA), budget=Budget(pcost=pcost))
-    return Session(plan=link.packed(studio)).go("coarse", **fields)
+    return Session(plan=permalink.packed(studio)).go("coarse", **fields)
 
 
 def open_look_step(ledger: Ledger, records: Path, pcost: float = 0.4, confirmation: str = "", **rule: float) -> Session:

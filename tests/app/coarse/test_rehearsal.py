@@ -11,9 +11,9 @@ from engine.common_mechanism import selection_rule as analyses
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts.coarse import choose
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.coarse import candidates_form
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.coarse.sessions import LOOK, SCHEMA, build_common_plan, open_page
 from tests.app.release.sessions import answers_on_page
 from tests.app.session import Session, wait
@@ -23,11 +23,11 @@ def test_coarse_page_without_schema_offers_example() -> None:
     session = Session().go("coarse")
     assert "There is no schema yet" in session.text()
     assert "shown here once there are two plans" in session.text()
-    session.set(coarse_kind=choose.CENSUS)
+    session.set(coarse_kind=candidates_form.CENSUS)
     assert "Choice 3: Age9, or Age23?" in session.text()
     assert "schema = " in session.app.code[-1].value
     assert not session.errors()
-    session.set(coarse_kind=choose.FILES)
+    session.set(coarse_kind=candidates_form.FILES)
     assert "Open at least two plan files" in session.text()
     session.set(coarse_step=LOOK)
     assert "A look needs the analyses above" in session.text()
@@ -56,13 +56,15 @@ def test_coarse_page_invalid_options_show_errors() -> None:
     key = next(m.key for m in session.app.multiselect if m.key.startswith("coarse_ways"))
     session.set(**{key: [2]})
     assert "Give at least two numbers" in session.errors()
-    session.set(coarse_kind=choose.COARSER)
+    session.set(coarse_kind=candidates_form.COARSER)
     assert "no group with an attribute" in session.errors()
 
 
 def test_coarse_page_compares_workload_with_coarser_one() -> None:
-    studio = RequestState(workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4))
-    session = Session(plan=link.packed(studio)).go("coarse").set(coarse_kind=choose.COARSER)
+    studio = RequestState(
+        workload=Workload(SCHEMA).add(("a", "b"), {"a": "range", "b": "marginal"}), budget=Budget(0.4)
+    )
+    session = Session(plan=permalink.packed(studio)).go("coarse").set(coarse_kind=candidates_form.COARSER)
     assert "one attribute fewer" in session.text()
     assert not session.errors()
     wait(session.press("coarse_rehearse"))
@@ -70,7 +72,7 @@ def test_coarse_page_compares_workload_with_coarser_one() -> None:
 
 
 def test_plan_files_are_options() -> None:
-    session = open_page().set(coarse_kind=choose.FILES)
+    session = open_page().set(coarse_kind=candidates_form.FILES)
     texts = {
         name: plan(w, Budget(pcost=0.4)).to_json() for name, w in analyses.workloads_by_way(SCHEMA, (2, 1)).items()
     }
@@ -115,13 +117,13 @@ def test_rehearsal_below_threshold_shows_stop() -> None:
     assert "The rule says to stop" in session.text()
 
 
-@pytest.mark.parametrize("kind", [choose.WAYS, choose.CENSUS])
+@pytest.mark.parametrize("kind", [candidates_form.WAYS, candidates_form.CENSUS])
 def test_coarse_page_code_runs(kind: str, capsys: pytest.CaptureFixture) -> None:
     session = open_page().set(coarse_kind=kind)
     names: dict = {}
     exec(session.app.code[-1].value, names)
     assert "the rule asks for 50.0%" in capsys.readouterr().out
-    if kind == choose.WAYS:
+    if kind == candidates_form.WAYS:
         common = build_common_plan()
         assert names["common"].hash == common.hash
         assert names["rule"].rule == NestedPlanRule(common=common, share=0.5, snr=5.0).rule

@@ -16,9 +16,8 @@ from engine.ledger import Ledger
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema
-from pages.parts.coarse import choose
-from pages.parts.coarse import stored as coarse_stored
-from pages.parts.jobs import work
+from pages.parts.coarse import candidates_form, ledger_state
+from pages.parts.jobs import job_queue
 from tests.app.coarse.sessions import (
     EARLIER,
     LOOK,
@@ -108,8 +107,8 @@ def test_coarse_steps_requested_twice_run_once(ledger: Ledger, records: Path) ->
 def test_new_session_finishes_look_of_another_session(ledger: Ledger, records: Path) -> None:
     run_look(ledger, records, snr=7.0)
     # a new session has no analyses, and the default rule on the page differs
-    for job in list(work._JOBS):
-        work.forget(job)
+    for job in list(job_queue._JOBS):
+        job_queue.forget(job)
     session = Session().go("coarse").set(ledger_path=str(ledger.path), dataset="office")
     assert "One look at office waits:" in session.text()
     session.press("coarse_waiting")
@@ -222,9 +221,9 @@ def test_interrupted_rest_is_finished_without_cost(
     assert row_kinds(ledger) == ["spend", "saved", "note:rule", "note:decision", "spend", "saved"]
 
 
-@pytest.mark.parametrize("kind", [choose.WAYS, pytest.param(choose.CENSUS, marks=pytest.mark.full)])
+@pytest.mark.parametrize("kind", [candidates_form.WAYS, pytest.param(candidates_form.CENSUS, marks=pytest.mark.full)])
 def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind: str) -> None:
-    if kind == choose.CENSUS:
+    if kind == candidates_form.CENSUS:
         schema = Schema.from_json(demo_data.schemas()["census"].read_bytes())
         workloads, ways = analyses.census_ages(schema), {}
     else:
@@ -260,8 +259,8 @@ def test_finer_decision_opens_the_next_look(ledger: Ledger, tmp_path: Path, kind
 
 
 def test_look_job_is_marked_as_spending(ledger: Ledger, records: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    marked, begin = {}, work.start
-    monkeypatch.setattr(work, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
+    marked, begin = {}, job_queue.start
+    monkeypatch.setattr(job_queue, "start", lambda key, *a, **k: marked.update({key: k}) or begin(key, *a, **k))
     run_look(ledger, records)
     key = stepwise.look_key(build_common_plan(), dataset="office")
-    assert marked[coarse_stored.look_job(ledger, key)]["spends"]
+    assert marked[ledger_state.look_job(ledger, key)]["spends"]

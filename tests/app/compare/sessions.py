@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import UNIFORM, Session
 
 MECHANISMS = ["querysmasher", "wff", "identity", "laplace"]
@@ -16,7 +16,7 @@ WORKLOAD = Workload.all_ways(SCHEMA, (1, 2))
 
 def open_small_workload(page: str = "preview") -> Session:
     """Open a page with few queries, which every mechanism plans quickly."""
-    return Session(plan=link.packed(RequestState(workload=WORKLOAD, options=UNIFORM))).go(page)
+    return Session(plan=permalink.packed(RequestState(workload=WORKLOAD, options=UNIFORM))).go(page)
 
 
 def run_comparison(session: Session, chosen: list[str] = MECHANISMS) -> Session:

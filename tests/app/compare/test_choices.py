@@ -21,9 +21,9 @@ from engine.privacy import Budget
 from engine.residuals.cache import LruCache
 from engine.workload import Attribute, Schema, Workload
 from pages.parts.compare import run
-from pages.parts.jobs import kept, plans, work
-from pages.parts.shell import code, link
-from pages.parts.shell.state import RequestState
+from pages.parts.jobs import job_queue, plan_cache, plans
+from pages.parts.shell import permalink, python_script
+from pages.parts.shell.history import RequestState
 from tests.app.compare.sessions import MECHANISMS, WORKLOAD, data_frames, open_small_workload, run_code, run_comparison
 from tests.app.session import Session, demo_schema, open_demo, wait
 from tests.waiting import until
@@ -58,8 +58,8 @@ def test_compare_page_starts_only_quick_mechanisms() -> None:
 
 
 def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, store = open_small_workload(), LruCache[Plan](kept.BYTES)
-    monkeypatch.setattr(kept, "_plans", lambda: store)  # no cached plans
+    session, store = open_small_workload(), LruCache[Plan](plan_cache.BYTES)
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)  # no cached plans
     run_comparison(session, [MECHANISMS[0], MECHANISMS[2]])
     for module, name in ((run, "load_plan"), (plans, "plan")):
         monkeypatch.setattr(module, name, None)
@@ -70,10 +70,10 @@ def test_comparison_prepares_plans_of_first_views(monkeypatch: pytest.MonkeyPatc
 
 def test_cancelled_comparison_ends_all_processes() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2, 3))
-    work.start("slow", slow, workload.to_json(), gentle=True)
-    find_job = lambda: work.find("slow")  # noqa: E731
+    job_queue.start("slow", slow, workload.to_json(), gentle=True)
+    find_job = lambda: job_queue.find("slow")  # noqa: E731
     until(lambda: find_job().text.startswith("Comparing: querysmasher") and workers(), words=lambda: find_job().text)
-    work.cancel("slow")
+    job_queue.cancel("slow")
     until(lambda: not find_job().running and not workers(), words=lambda: find_job().state)
     assert find_job().state == "cancelled"
 
@@ -81,7 +81,7 @@ def test_cancelled_comparison_ends_all_processes() -> None:
 def test_comparison_on_page_can_be_cancelled() -> None:
     pair = Workload(Schema([Attribute.of_size("a", 150), Attribute.of_size("b", 100)]))
     coupled = pair.add(("a", "b"), "prefix").add(("a", "b"), "range", weight=2.0)  # slow to tune
-    session = Session(plan=link.packed(RequestState(workload=coupled)))
+    session = Session(plan=permalink.packed(RequestState(workload=coupled)))
     session.set(compare_chosen=["wff", "querysmasher (centers=tuned)"]).go("compare")
     session.press("compare_start")
     assert "The comparison is running" in session.text()
@@ -198,7 +198,7 @@ def test_base_family_of_one_attribute_is_set() -> None:
 
 def test_budget_text_evaluates_to_budget() -> None:
     for budget in (Budget.pure(0.3), Budget.zcdp(0.1)):
-        assert eval(code.budget_text(budget), {"Budget": Budget}) == budget
+        assert eval(python_script.budget_text(budget), {"Budget": Budget}) == budget
 
 
 def test_mechanism_accepts_each_of_its_choices() -> None:

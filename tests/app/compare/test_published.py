@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pages.parts.jobs import work
+from pages.parts.jobs import job_queue
 from tests.app.compare.sessions import data_frames, run_code
 from tests.app.session import Session
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.usefixtures("keeps_comparisons")
 
 def test_published_numbers_are_reproduced() -> None:
     session = Session().go("compare").set(compare_view="Published numbers", book_row=4)
-    work.forget("published|4")
+    job_queue.forget("published|4")
     assert "has not been computed yet" in session.run(session.app).text()
     session.press("book_start")
     session.until(lambda: "Ours" in session.metrics())

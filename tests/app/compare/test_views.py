@@ -61,7 +61,7 @@ def test_ranking_equals_engine_and_offers_all_variants(small: Session) -> None:
     reasons = next(f for f in data_frames(small) if "reason" in f)
     assert reasons["mechanism"].tolist() == ["Laplace mechanism"]
     assert "Laplace noise" in reasons["reason"][0]
-    assert sorted(run_code(small)["found"].plans) == sorted(result.plans)
+    assert sorted(run_code(small)["results"].plans) == sorted(result.plans)
 
 
 def test_cached_comparison_is_shown_at_once(small: Session) -> None:

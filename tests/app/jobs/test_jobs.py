@@ -15,7 +15,7 @@ import pytest
 
 from engine._workers import PRELOADED
 from engine.mechanisms import load_plan
-from pages.parts.jobs import private, tasks, work
+from pages.parts.jobs import job_queue, private_tempdir, tasks
 from pages.parts.jobs.status import Status
 from tests.app.session import demo_plan
 from tests.waiting import until
@@ -30,44 +30,44 @@ def _clean() -> Iterator[None]:
 
 
 def remove_jobs() -> None:
-    jobs = list(work._JOBS.values())
-    for key in list(work._JOBS):
-        work.cancel(key)
+    jobs = list(job_queue._JOBS.values())
+    for key in list(job_queue._JOBS):
+        job_queue.cancel(key)
         wait_for_end(key)
-        work.forget(key)
+        job_queue.forget(key)
     until(lambda: all(job.process is None for job in jobs))  # the process ends after its job
 
 
 def wait_for_end(key: str) -> Status | None:
-    until(lambda: work.find(key) is None or not work.find(key).running)
-    return work.find(key)
+    until(lambda: job_queue.find(key) is None or not job_queue.find(key).running)
+    return job_queue.find(key)
 
 
 def processes() -> list[object]:
-    return [job.process for job in work._JOBS.values() if job.process is not None]
+    return [job.process for job in job_queue._JOBS.values() if job.process is not None]
 
 
 def test_worker_starts_with_slow_imports_loaded() -> None:
     slow = ["pandas", *PRELOADED]
-    work.start("loaded", loaded, *slow)
+    job_queue.start("loaded", loaded, *slow)
     assert wait_for_end("loaded").result == slow
 
 
 def test_cancelled_job_ends_its_process() -> None:
-    work.start("deaf", deaf)
-    work.start("deaf", deaf)
+    job_queue.start("deaf", deaf)
+    job_queue.start("deaf", deaf)
     (process,) = processes()
-    until(lambda: work.find("deaf").text == "started")
-    work.cancel("deaf")
+    until(lambda: job_queue.find("deaf").text == "started")
+    job_queue.cancel("deaf")
     assert wait_for_end("deaf").state == "cancelled"
     assert not process.is_alive()
-    assert work.start("deaf", endless).running
+    assert job_queue.start("deaf", endless).running
 
 
 def test_cancelling_spending_job_does_not_kill_it() -> None:
-    work.start("spends", endless, spends=True)
+    job_queue.start("spends", endless, spends=True)
     (process,) = processes()
-    work.cancel("spends")
+    job_queue.cancel("spends")
     assert wait_for_end("spends").state == "done"
     until(lambda: process.exitcode == 0)
 
@@ -77,7 +77,7 @@ def test_cancelling_spending_job_does_not_kill_it() -> None:
 def test_failed_worker_reports_error_without_traceback(
     function: Callable, word: str, spends: bool, capfd: pytest.CaptureFixture
 ) -> None:
-    work.start("fails", function, spends=spends)
+    job_queue.start("fails", function, spends=spends)
     status = wait_for_end("fails")
     assert status.state in ("died", "failed")
     assert status.result is None
@@ -94,7 +94,7 @@ def test_finished_job_always_has_result() -> None:
 
     def watch() -> None:
         while not over.is_set():
-            status = work.find("racing")
+            status = job_queue.find("racing")
             if status is not None and status.done:
                 finished.append(status)
             time.sleep(0.001)
@@ -102,46 +102,46 @@ def test_finished_job_always_has_result() -> None:
     watcher = threading.Thread(target=watch)
     watcher.start()
     for number in range(5):
-        work.start("racing", quick, number)
+        job_queue.start("racing", quick, number)
         assert wait_for_end("racing").result == number
         # the watcher may be delayed on a busy machine
         until(lambda number=number: finished and finished[-1].result == number)
-        work.forget("racing")
+        job_queue.forget("racing")
     over.set()
     watcher.join()
     assert {status.result for status in finished} == set(range(5))
 
 
 def test_jobs_above_core_count_wait_in_order() -> None:
-    keys = [f"queue{i}" for i in range(work.WORKERS + 3)]
+    keys = [f"queue{i}" for i in range(job_queue.WORKERS + 3)]
     for key in keys:
-        work.start(key, endless)
-    waiting = keys[work.WORKERS :]
-    assert len(processes()) == work.WORKERS
-    assert [work.find(key).state for key in waiting] == ["waiting"] * 3
-    assert [work.before(key) for key in waiting] == [0, 1, 2]
-    work.start("spends", quick, 1, spends=True)
-    assert work.before("spends") == 0
-    assert work.before(waiting[0]) == 1
-    work.cancel(waiting[1])
-    assert work.find(waiting[1]).state == "cancelled"
-    work.cancel(keys[0])
+        job_queue.start(key, endless)
+    waiting = keys[job_queue.WORKERS :]
+    assert len(processes()) == job_queue.WORKERS
+    assert [job_queue.find(key).state for key in waiting] == ["waiting"] * 3
+    assert [job_queue.before(key) for key in waiting] == [0, 1, 2]
+    job_queue.start("spends", quick, 1, spends=True)
+    assert job_queue.before("spends") == 0
+    assert job_queue.before(waiting[0]) == 1
+    job_queue.cancel(waiting[1])
+    assert job_queue.find(waiting[1]).state == "cancelled"
+    job_queue.cancel(keys[0])
     assert wait_for_end("spends").result == 1
-    until(lambda: work.find(waiting[0]).state == "running")
-    assert work.find(waiting[2]).state == "waiting"
-    until(lambda: len(processes()) == work.WORKERS)
+    until(lambda: job_queue.find(waiting[0]).state == "running")
+    assert job_queue.find(waiting[2]).state == "waiting"
+    until(lambda: len(processes()) == job_queue.WORKERS)
 
 
 def test_job_for_all_cores_is_not_overtaken() -> None:
-    work.start("one", endless)
-    work.start("wide", endless, gentle=True)
-    work.start("late", quick, 1)
-    assert work.find("wide").state == "waiting" or work.WORKERS == 1
-    assert work.find("late").state == "waiting"
-    work.cancel("one")
-    until(lambda: work.find("wide").state == "running")
-    assert work.find("late").state == "waiting"
-    work.cancel("wide")
+    job_queue.start("one", endless)
+    job_queue.start("wide", endless, gentle=True)
+    job_queue.start("late", quick, 1)
+    assert job_queue.find("wide").state == "waiting" or job_queue.WORKERS == 1
+    assert job_queue.find("late").state == "waiting"
+    job_queue.cancel("one")
+    until(lambda: job_queue.find("wide").state == "running")
+    assert job_queue.find("late").state == "waiting"
+    job_queue.cancel("wide")
     assert wait_for_end("late").result == 1
 
 
@@ -149,7 +149,7 @@ class ManualTimer:
     """Timer that fires when the test calls `fire`."""
 
     def __init__(self, seconds: float, function: Callable[[], None]) -> None:
-        assert seconds == work.GRACE
+        assert seconds == job_queue.GRACE
         self.fire = function
 
     def start(self) -> None:
@@ -157,65 +157,65 @@ class ManualTimer:
 
 
 def test_job_is_removed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work.threading, "Timer", ManualTimer)
-    file = private.new_file("rehearsal")
-    work.start("stays_until_end", quick, 7, holder="a", files=[file])
-    work.hold("stays_until_end", "b")
+    monkeypatch.setattr(job_queue.threading, "Timer", ManualTimer)
+    file = private_tempdir.new_file("rehearsal")
+    job_queue.start("stays_until_end", quick, 7, holder="a", files=[file])
+    job_queue.hold("stays_until_end", "b")
     wait_for_end("stays_until_end")
-    work.start("runs", deaf, holder="a")
-    work.leave("a")
-    assert work.find("runs") is not None
+    job_queue.start("runs", deaf, holder="a")
+    job_queue.leave("a")
+    assert job_queue.find("runs") is not None
     ManualTimer.last.fire()
-    until(lambda: work.find("runs") is None)
-    assert work.find("stays_until_end").result == 7
+    until(lambda: job_queue.find("runs") is None)
+    assert job_queue.find("stays_until_end").result == 7
     assert file.exists()
-    work.leave("b")
-    work.hold("stays_until_end", "c")  # a reload of the page
+    job_queue.leave("b")
+    job_queue.hold("stays_until_end", "c")  # a reload of the page
     ManualTimer.last.fire()
-    assert work.find("stays_until_end").result == 7
-    work.release_job("stays_until_end", "c")
-    assert work.find("stays_until_end") is None
+    assert job_queue.find("stays_until_end").result == 7
+    job_queue.release_job("stays_until_end", "c")
+    assert job_queue.find("stays_until_end") is None
     assert not file.exists()
 
 
 def test_spending_job_outlives_its_session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(work, "GRACE", 0.0)
+    monkeypatch.setattr(job_queue, "GRACE", 0.0)
     gate = tmp_path / "gate"
-    work.start("spends", wait_for_gate, str(gate), holder="a", spends=True)
-    until(lambda: work.find("spends").text == "spending")
+    job_queue.start("spends", wait_for_gate, str(gate), holder="a", spends=True)
+    until(lambda: job_queue.find("spends").text == "spending")
     (process,) = processes()
-    work.leave("a")
-    until(lambda: work._JOBS["spends"].abandoned)
+    job_queue.leave("a")
+    until(lambda: job_queue._JOBS["spends"].abandoned)
     assert process.is_alive()
     gate.touch()
-    until(lambda: work.find("spends") is None)
+    until(lambda: job_queue.find("spends") is None)
     until(lambda: process.exitcode == 0)
 
 
 def test_requested_file_is_written_without_holders(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    work.start("stays", wait_for_gate, str(gate), holder="a", stays=True)
-    until(lambda: work.find("stays").text == "spending")
+    job_queue.start("stays", wait_for_gate, str(gate), holder="a", stays=True)
+    until(lambda: job_queue.find("stays").text == "spending")
     (process,) = processes()
-    work.release_job("stays", "a")
+    job_queue.release_job("stays", "a")
     assert process.is_alive()
-    assert work.find("stays").running
+    assert job_queue.find("stays").running
     gate.touch()
-    until(lambda: work.find("stays") is None)
+    until(lambda: job_queue.find("stays") is None)
     until(lambda: process.exitcode == 0)
 
 
 def test_worker_that_cannot_start_ends_job(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (BlockingIOError(11, "Resource temporarily unavailable"), EOFError()):
-        copy = private.new_file("records")
+        copy = private_tempdir.new_file("records")
         with monkeypatch.context() as patch:
-            patch.setattr(work, "launch", lambda *_, error=error, **__: raise_error(error))
-            assert work.start("refused", quick, 1, copies=[copy]).state == "died"
-        assert "could not be started" in work.find("refused").error
+            patch.setattr(job_queue, "launch", lambda *_, error=error, **__: raise_error(error))
+            assert job_queue.start("refused", quick, 1, copies=[copy]).state == "died"
+        assert "could not be started" in job_queue.find("refused").error
         assert not copy.exists()
-        assert work.start("refused", quick, 1).state in ("running", "done")  # it may finish before the check
+        assert job_queue.start("refused", quick, 1).state in ("running", "done")  # it may finish before the check
         assert wait_for_end("refused").result == 1
-        work.forget("refused")
+        job_queue.forget("refused")
 
 
 def raise_error(error: Exception) -> None:
@@ -225,7 +225,7 @@ def raise_error(error: Exception) -> None:
 def test_unreadable_result_ends_job(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[type] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: seen.append(args.exc_type))
-    work.start("unreadable", unreadable)
+    job_queue.start("unreadable", unreadable)
     assert wait_for_end("unreadable").state == "died"
     until(lambda: not processes() and seen)  # the reading thread ends after the job
     assert seen == [ValueError]
@@ -238,23 +238,23 @@ def wait_for_gate(gate: str, *, progress: Callable) -> None:
 
 def test_copies_of_records_are_removed_with_job() -> None:
     for function in (reads, killed, broken, deaf, endless):
-        copy = private.new_file("records")
+        copy = private_tempdir.new_file("records")
         copy.write_text("a record")
-        work.start("copies", function, *([str(copy)] if function is reads else []), copies=[copy])
+        job_queue.start("copies", function, *([str(copy)] if function is reads else []), copies=[copy])
         if function in (deaf, endless):  # a running job is not started twice
-            twice = private.new_file("records")
-            work.start("copies", function, copies=[twice])
+            twice = private_tempdir.new_file("records")
+            job_queue.start("copies", function, copies=[twice])
             assert not twice.exists()
-            until(lambda: work.find("copies").text in ("started", "working"))
-            work.cancel("copies")
+            until(lambda: job_queue.find("copies").text in ("started", "working"))
+            job_queue.cancel("copies")
         assert wait_for_end("copies").state in ("done", "died", "cancelled")
         until(lambda copy=copy: not copy.exists())
-        work.forget("copies")
+        job_queue.forget("copies")
 
 
 def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stat.S_IMODE(private.folder().stat().st_mode) == 0o700
-    script = "from pages.parts.jobs import private; print(private.new_file('records'), flush=True); input()"
+    assert stat.S_IMODE(private_tempdir.folder().stat().st_mode) == 0o700
+    script = "from pages.parts.jobs import private_tempdir; print(private_tempdir.new_file('records'), flush=True); input()"
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     servers = [
         subprocess.Popen(
@@ -270,7 +270,7 @@ def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pyte
     (elsewhere / "stays_until_end").touch()
     stranger.symlink_to(elsewhere)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    private.sweep()
+    private_tempdir.sweep()
     assert [file.exists() for file in files] == [False, True, True]
     assert (elsewhere / "stays_until_end").exists()
     servers[1].communicate("\n")
@@ -281,16 +281,16 @@ def test_private_folder_is_protected_and_swept(tmp_path: Path, monkeypatch: pyte
 
 def test_worker_plan_equals_local_plan() -> None:
     reference = demo_plan("cps")
-    work.start("same", tasks.make_plan, reference.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
+    job_queue.start("same", tasks.make_plan, reference.workload.to_json(), {"pcost": 1.0}, "querysmasher", {})
     assert load_plan(wait_for_end("same").result).hash == reference.hash
 
 
 def test_oldest_checkpoints_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(private, "folder", lambda: tmp_path)
-    for number in range(private.LATEST + 3):
-        place = private.checkpoint_folder(f"job {number}")
+    monkeypatch.setattr(private_tempdir, "folder", lambda: tmp_path)
+    for number in range(private_tempdir.LATEST + 3):
+        place = private_tempdir.checkpoint_folder(f"job {number}")
         (place / "state").write_text("")
         os.utime(place, (number, number))
-    assert len(list((tmp_path / "reached").iterdir())) <= private.LATEST + 1
-    assert not (private.checkpoint_folder("job 0") / "state").exists()
-    assert (private.checkpoint_folder(f"job {private.LATEST + 2}") / "state").exists()
+    assert len(list((tmp_path / "reached").iterdir())) <= private_tempdir.LATEST + 1
+    assert not (private_tempdir.checkpoint_folder("job 0") / "state").exists()
+    assert (private_tempdir.checkpoint_folder(f"job {private_tempdir.LATEST + 2}") / "state").exists()

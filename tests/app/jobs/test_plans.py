@@ -17,8 +17,8 @@ from engine.plans import Plan
 from engine.privacy import Budget
 from engine.residuals.cache import LruCache
 from engine.workload import Attribute, Custom, Schema, Workload
-from pages.parts.jobs import kept, plans, work
-from pages.parts.shell import state
+from pages.parts.jobs import job_queue, plan_cache, plans
+from pages.parts.shell import history
 from pages.parts.workload import forecast_form
 from tests.app.session import demo_plan, open_demo, wait
 from tests.working import endless
@@ -34,62 +34,62 @@ def compute_tables(result: Plan) -> Plan:
 @pytest.mark.parametrize(("name", "ways"), [("adult", (1, 2)), ("cps", (1, 2, 3)), ("survey", (1, 2))])
 def test_plan_size_estimate_is_upper_bound(name: str, ways: tuple[int, ...]) -> None:
     result = demo_plan(name, ways)
-    estimate = kept.plan_bytes(result)
+    estimate = plan_cache.plan_bytes(result)
     assert size_in_bytes(compute_tables(result)) <= estimate <= 4 * size_in_bytes(result)
 
 
 def test_plan_cache_is_limited_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = demo_plan("survey", (1,)).workload
-    store = LruCache[Plan](60 * kept.plan_bytes(plan(workload, Budget(pcost=60))))
-    monkeypatch.setattr(kept, "_plans", lambda: store)
+    store = LruCache[Plan](60 * plan_cache.plan_bytes(plan(workload, Budget(pcost=60))))
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     users = [str(number) for number in range(60)]
     for user in users:
-        kept.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
-    assert all(kept.cached_plan(user) for user in users)
-    kept.plan_of_key("large", lambda: demo_plan("survey", (1, 2)))
-    assert kept.cached_plan("large")
-    assert not kept.cached_plan("0")
-    assert kept.cached_plan("59")
+        plan_cache.plan_of_key(user, lambda user=user: plan(workload, Budget(pcost=1 + int(user))))
+    assert all(plan_cache.cached_plan(user) for user in users)
+    plan_cache.plan_of_key("large", lambda: demo_plan("survey", (1, 2)))
+    assert plan_cache.cached_plan("large")
+    assert not plan_cache.cached_plan("0")
+    assert plan_cache.cached_plan("59")
     assert store.used <= store.limit
-    assert 20 * kept.plan_bytes(demo_plan("adult", (1, 2))) < kept.BYTES
+    assert 20 * plan_cache.plan_bytes(demo_plan("adult", (1, 2))) < plan_cache.BYTES
 
 
 def test_plan_cache_counts_shared_parts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LruCache[Plan](kept.BYTES)
-    monkeypatch.setattr(kept, "_plans", lambda: store)
+    store = LruCache[Plan](plan_cache.BYTES)
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     schema = Schema.from_json(demo_data.schemas()["adult"].read_bytes())
-    studio = state.RequestState(workload=Workload.all_ways(schema, ways=(1, 2)))
+    studio = history.RequestState(workload=Workload.all_ways(schema, ways=(1, 2)))
     owners = [replace(studio, budget=Budget(pcost=1 + k / 64)) for k in range(6)]
     results, used = [], []
     for owner in owners:
         results.append(plans.quick_plan(owner))
         used.append(store.used)
-    assert [kept.cached_plan(owner.key) for owner in owners] == results
-    tables = len(results) * (kept.TABLES + kept.GROUP * len(studio.required_workload.groups))
+    assert [plan_cache.cached_plan(owner.key) for owner in owners] == results
+    tables = len(results) * (plan_cache.TABLES + plan_cache.GROUP * len(studio.required_workload.groups))
     assert size_in_bytes(results) <= store.used <= size_in_bytes(results) + tables
     assert max(b - a for a, b in pairwise(used)) < used[0] / 2
     # plans at two budgets differ in their noise and share everything else
     assert max(size_in_bytes(other, results[0]) for other in results[1:]) < 0.08 * size_in_bytes(results[0])
-    assert kept.plan_of_key("same plan", lambda: results[0]) is results[0]
+    assert plan_cache.plan_of_key("same plan", lambda: results[0]) is results[0]
     assert store.used == used[-1]
 
 
 def test_plan_over_cache_limit_is_cached_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     workload, store = demo_plan("survey", (1,)).workload, LruCache[Plan](1)
     both = {key: plan(workload, Budget(pcost=pcost)) for key, pcost in (("first", 1), ("second", 2))}
-    large_store = LruCache[Plan](max(map(kept.plan_bytes, both.values())))
-    monkeypatch.setattr(kept, "_plans", lambda: store)
-    monkeypatch.setattr(kept, "_large", lambda: large_store)
+    large_store = LruCache[Plan](max(map(plan_cache.plan_bytes, both.values())))
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)
+    monkeypatch.setattr(plan_cache, "_large", lambda: large_store)
     for key, result in both.items():
-        assert kept.plan_of_key(key, lambda result=result: result) is result
-        assert kept.cached_plan(key) is result
-    assert kept.cached_plan("first") is None
+        assert plan_cache.plan_of_key(key, lambda result=result: result) is result
+        assert plan_cache.cached_plan(key) is result
+    assert plan_cache.cached_plan("first") is None
     assert store.used == 0
 
 
 def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LruCache[Plan](kept.BYTES)
-    monkeypatch.setattr(kept, "_plans", lambda: store)
+    store = LruCache[Plan](plan_cache.BYTES)
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     session = open_demo("survey", (1,)).set(budget_unit="pcost")
     monkeypatch.setattr(plans, "plan", None)
     session.set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
@@ -100,54 +100,54 @@ def test_budget_change_of_quick_plan_needs_no_planning(monkeypatch: pytest.Monke
 
 def clear_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Empty the plan cache and the jobs, and treat planning as slow."""
-    store = LruCache[Plan](kept.BYTES)
-    monkeypatch.setattr(kept, "_plans", lambda: store)
+    store = LruCache[Plan](plan_cache.BYTES)
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)
-    for key in list(work._JOBS):
-        work.forget(key)
+    for key in list(job_queue._JOBS):
+        job_queue.forget(key)
 
 
 def test_budget_change_of_long_plan_needs_no_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     clear_plans(monkeypatch)
     session = open_demo("survey", (1,))
     wait(session.press("plan_now"))
-    jobs = set(work._JOBS)
+    jobs = set(job_queue._JOBS)
     monkeypatch.setattr(plans, "plan", None)
     session.set(budget_unit="pcost").set(**{f"budget_pcost_{session.app.session_state['history'].version}": 4.0})
     result = plan(session.studio.required_workload, Budget(pcost=4.0))
     assert session.metrics()["Typical error (counts)"] == format_number(result.rmse)
-    assert {job for job in set(work._JOBS) - jobs if job.startswith("plan|")} == set()
+    assert {job for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")} == set()
     assert not any(b.key == "plan_now" for b in session.app.button)
     session.set(budget_unit="pure epsilon")  # other noise needs another plan
     assert any(b.key == "plan_now" for b in session.app.button)
 
 
 def test_planning_over_time_limit_continues_in_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = LruCache[Plan](kept.BYTES)
-    monkeypatch.setattr(kept, "_plans", lambda: store)
+    store = LruCache[Plan](plan_cache.BYTES)
+    monkeypatch.setattr(plan_cache, "_plans", lambda: store)
     monkeypatch.setattr(plans, "PATIENCE", -1.0)
-    jobs = set(work._JOBS)
+    jobs = set(job_queue._JOBS)
     session = wait(open_demo("survey", (2,)))
     assert session.metrics()["Typical error (counts)"] == format_number(demo_plan("survey", (2,)).rmse)
-    assert [work.find(job).done for job in set(work._JOBS) - jobs if job.startswith("plan|")] == [True]
+    assert [job_queue.find(job).done for job in set(job_queue._JOBS) - jobs if job.startswith("plan|")] == [True]
 
 
 def test_queued_plan_shows_queue_position(monkeypatch: pytest.MonkeyPatch) -> None:
     clear_plans(monkeypatch)
-    monkeypatch.setattr(work, "WORKERS", 1)
+    monkeypatch.setattr(job_queue, "WORKERS", 1)
     others = ["works", "waits"]
     try:
         for other in others:
-            work.start(other, endless)
+            job_queue.start(other, endless)
         session = open_demo("survey", (1,)).press("plan_now")
         (bar,) = session.app.get("progress")
-        (plan_job,) = (key for key in work._JOBS if key.startswith("plan|"))
-        assert work.before(plan_job) >= 1
-        assert f"waits for a worker, {work.before(plan_job)} before it" in bar.proto.text
+        (plan_job,) = (key for key in job_queue._JOBS if key.startswith("plan|"))
+        assert job_queue.before(plan_job) >= 1
+        assert f"waits for a worker, {job_queue.before(plan_job)} before it" in bar.proto.text
         session.press("Cancel")
     finally:
         for other in others:
-            work.cancel(other)
+            job_queue.cancel(other)
 
 
 def test_group_tables_of_plans_are_cached_per_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,8 +168,8 @@ def test_plan_size_includes_arrays_of_groups() -> None:
     custom = Workload(schema).add("age", Custom(np.eye(200)))
     for workload in (weighted, custom):
         result = plan(workload, Budget(pcost=1.0))
-        assert size_in_bytes(workload) > 100_000 > kept.TABLES
-        assert kept.plan_bytes(result) >= size_in_bytes(compute_tables(result))
+        assert size_in_bytes(workload) > 100_000 > plan_cache.TABLES
+        assert plan_cache.plan_bytes(result) >= size_in_bytes(compute_tables(result))
 
 
 def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,9 +177,9 @@ def test_plans_at_two_budgets_share_their_groups(monkeypatch: pytest.MonkeyPatch
     schema = Schema([Attribute.of_size(f"a{i}", 2, kind="categorical") for i in range(40)])
     result = plan(Workload.all_ways(schema, (2,)), Budget(pcost=1.0))
     visited: list[object] = []
-    monkeypatch.setattr(kept, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0)
+    monkeypatch.setattr(plan_cache, "size_in_bytes", lambda *args, excluded=(): visited.extend(excluded) or 0)
     other = at_budget(result, Budget(pcost=2.0))
-    kept.plan_bytes(other, result)
+    plan_cache.plan_bytes(other, result)
     assert visited == list(result.workload.groups)
     analysis.breakdown(other, 0)
     assert len(result.blocks._blocks) == 0

@@ -9,7 +9,7 @@ from io import StringIO
 
 import pytest
 
-from pages.parts.jobs import serve
+from pages.parts.jobs import server_lifecycle
 
 
 def test_logs_name_error_type_and_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +17,7 @@ def test_logs_name_error_type_and_line_only(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(log)])
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)  # restored at the end of the test
     try:
-        serve.keep_values_out_of_logs()
+        server_lifecycle.keep_values_out_of_logs()
         try:
             raise ValueError("a value of a record")
         except ValueError:
@@ -33,11 +33,11 @@ def test_logs_name_error_type_and_line_only(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_memory_of_unreachable_objects_is_returned() -> None:
-    assert not serve.allocator("no_such_function", 0)
+    assert not server_lifecycle.allocator("no_such_function", 0)
     ring: list[object] = []
     ring.append(ring)
     reference = weakref.ref(member := type("Held", (), {})())
     ring.append(member)
     del ring, member
-    serve.release_memory()
+    server_lifecycle.release_memory()
     assert reference() is None

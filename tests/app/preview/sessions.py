@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from engine.workload import Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import UNIFORM, Session
 
 
 def open_preview(workload: Workload, **fields: object) -> Session:
-    return Session(plan=link.packed(RequestState(workload=workload, **{"options": UNIFORM} | fields))).go("preview")
+    return Session(plan=permalink.packed(RequestState(workload=workload, **{"options": UNIFORM} | fields))).go(
+        "preview"
+    )

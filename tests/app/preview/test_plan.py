@@ -9,8 +9,8 @@ from engine.analysis import error_targets as fitness
 from engine.mechanisms import plan
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.preview.sessions import open_preview
 from tests.app.session import Session, demo_plan, demo_schema, open_demo, wait
 
@@ -122,7 +122,7 @@ def test_long_planning_waits_for_button_and_cancels() -> None:
     schema = Schema.from_json('{"x": 80, "y": 50}')
     workload = Workload(schema).add(("x", "y"), "affine").add(("x", "y"), "range")
     studio = RequestState(workload=workload)
-    session = Session(plan=link.packed(studio)).go("preview")
+    session = Session(plan=permalink.packed(studio)).go("preview")
     assert "Planning this takes about" in session.text()
     assert "Typical error (counts)" not in session.metrics()
     assert "there is no plan yet" in session.text()

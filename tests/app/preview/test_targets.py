@@ -19,9 +19,9 @@ from engine.postprocess.publication_weights import weighed_for_publishing
 from engine.privacy import Budget
 from engine.workload import Schema, Workload
 from pages.parts.jobs import publishing
-from pages.parts.preview import aim_form
-from pages.parts.preview.lock_form import EACH, PRESENT
-from pages.parts.shell import link
+from pages.parts.preview import publication_weights_form
+from pages.parts.preview.group_targets_form import EACH, PRESENT
+from pages.parts.shell import permalink
 from pages.parts.workload import reference_form
 from tests import working
 from tests.app.preview.sessions import open_preview
@@ -127,7 +127,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
     exec(session.app.code[-1].value, names)
     assert names["made"].hash == plan(result.workload, needed, objective="max", targets=targets).hash
     assert session.metrics()["Typical error (counts)"] == format_number(names["made"].rmse)
-    assert link.unpacked(link.packed(session.studio)).to_json() == session.studio.to_json()
+    assert permalink.unpacked(permalink.packed(session.studio)).to_json() == session.studio.to_json()
     session.press("what_if_drop").press("what_if_keep")  # remaining groups have the same targets
     assert session.studio.options["targets"] == targets[:3]
     assert not session.errors()
@@ -145,7 +145,7 @@ def test_targets_with_locks_set_budget_until_undo() -> None:
 
 
 def test_weights_for_published_tables_are_set_until_undo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aim_form.publishing, "weigh", working.doubled)
+    monkeypatch.setattr(publication_weights_form.publishing, "weigh", working.doubled)
     workload = Workload.all_ways(Schema.from_json('{"a": 20, "b": 4, "c": 2}'), (1, 2), "marginal")
     session = open_preview(workload)
     session.set(fold_aim=True).press("aim_find")

@@ -9,8 +9,8 @@ import pytest
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import open_step
 from tests.app.session import UNIFORM, Session, demo_schema, wait
 
@@ -43,7 +43,7 @@ def test_declared_total_starts_at_requested_delta(tmp_path: Path) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1,))
     studio = RequestState(workload=workload, budget=Budget.approx(1.0, 1e-9), options=UNIFORM)
     path = str(tmp_path / "new.ledger")
-    session = wait(Session(plan=link.packed(studio)).go("release", step="2. Release", ledger_path=path))
+    session = wait(Session(plan=permalink.packed(studio)).go("release", step="2. Release", ledger_path=path))
     session.press("create_ledger")
     session.set(dataset_unit="epsilon, delta", dataset_name="a")
     assert "pays for 1 release of the present plan" in session.text()

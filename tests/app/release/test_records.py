@@ -13,10 +13,10 @@ from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.release.measure import load_measurement
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.jobs import private, tasks
+from pages.parts.jobs import private_tempdir, tasks
 from pages.parts.release.records_form import Source
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.release.sessions import SURVEY, is_release_disabled, open_release, row_kinds
 from tests.app.session import Session, demo_plan, wait
 from tests.waiting import until
@@ -31,7 +31,7 @@ def test_records_with_declared_encoding_are_released(tmp_path: Path, how: str) -
     book = Ledger.create(tmp_path / "budget.ledger")
     book.add_dataset("cities", total=Budget(pcost=1.0))
     studio = RequestState(workload=Workload(schema).add("city", "marginal"), budget=Budget(pcost=1.0))
-    session = Session(plan=link.packed(studio)).go("preview")
+    session = Session(plan=permalink.packed(studio)).go("preview")
     session.go("release", step="2. Release", ledger_path=str(book.path), records_how=how)
     if how == "Upload":
         session.run(session.app.file_uploader(key="records_file").upload("s.csv", place.read_bytes(), "text/csv"))
@@ -154,7 +154,7 @@ def test_sheet_of_workbook_is_chosen_and_released(ledger: Ledger, how: str) -> N
     wait(session.press("release"))
     assert "Released for survey" in session.text()
     assert f"Rows read {len(rows):,} =" in session.text()
-    until(lambda: not list(private.folder().glob("records_*")))
+    until(lambda: not list(private_tempdir.folder().glob("records_*")))
     assert "SheetFile(path=" in session.app.code[0].value
 
 

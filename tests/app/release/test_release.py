@@ -12,7 +12,7 @@ from engine.errors import Cancelled
 from engine.ledger import Ledger
 from engine.release import measure
 from engine.release.measure import load_measurement
-from pages.parts.jobs import private, publishing
+from pages.parts.jobs import private_tempdir, publishing
 from pages.parts.release.published_view import FILES
 from tests.app.release.sessions import SURVEY, answers_on_page, is_release_disabled, open_release, row_kinds
 from tests.app.session import demo_plan, wait
@@ -20,7 +20,7 @@ from tests.app.session import demo_plan, wait
 
 def publish_after_two_stops(source: dict[str, str], files: dict[str, str]) -> tuple[dict[str, Any], Path]:
     """Cancel the publication twice; return its third result and the checkpoint folder."""
-    checkpoint, messages = private.checkpoint_folder("a job"), list[str]()
+    checkpoint, messages = private_tempdir.checkpoint_folder("a job"), list[str]()
 
     def attempt(limit: int) -> dict[str, Any]:
         messages.clear()

@@ -15,8 +15,8 @@ from engine.common_mechanism import stepwise
 from engine.ledger import Ledger
 from engine.privacy import Budget
 from engine.release import measure
-from pages.parts.jobs import kept, plans
-from pages.parts.shell import places
+from pages.parts.jobs import plan_cache, plans
+from pages.parts.shell import session_restore
 from tests.app.release.sessions import SURVEY, answers_of_worst_group, answers_on_page, open_release, row_kinds
 from tests.app.session import Session, demo_plan, wait
 
@@ -27,7 +27,7 @@ def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     monkeypatch.setenv("DP_WORKBENCH_SETTINGS", str(tmp_path / "settings"))
 
     def use_browser(name: str) -> None:
-        monkeypatch.setattr(places, "browser", lambda: name)
+        monkeypatch.setattr(session_restore, "browser", lambda: name)
 
     return use_browser
 
@@ -56,7 +56,7 @@ def test_reload_replans_when_cache_is_empty(
     browser("mine")
     session = open_release(ledger)
     wait(session.set(confirmation="survey").press("release"))
-    kept._plans.clear()  # a restart of the server
+    plan_cache._plans.clear()  # a restart of the server
     monkeypatch.setattr(plans, "AT_ONCE", -1.0)  # slow planning
     again = reload_page(session)
     assert "This needs the plan" in again.text()

@@ -13,8 +13,8 @@ from engine.privacy import Budget
 from engine.workload import Attribute, Custom, Schema, Workload
 from engine.workload.conditions import box_workload
 from engine.workload.sql import example, workload_from_sql
-from pages.parts.shell import code, designs, link, places
-from pages.parts.shell.state import History, RequestState
+from pages.parts.shell import long_url_store, permalink, python_script, session_restore
+from pages.parts.shell.history import History, RequestState
 from tests.app.session import Session
 from tests.app.workload.sessions import SURVEY, build_large_workload, open_workload
 
@@ -35,7 +35,7 @@ def build_studio() -> RequestState:
 
 def test_plan_code_rebuilds_all_groups() -> None:
     here, names = build_studio(), {}
-    exec(code.plan_code(here), names)
+    exec(python_script.plan_code(here), names)
     assert names["workload"] == here.workload
     assert names["made"].hash == plan(here.workload, here.budget).hash
 
@@ -54,7 +54,7 @@ def test_long_workload_code_reads_file(kind: str, tmp_path, monkeypatch: pytest.
     family = Custom(matrix=np.eye(60)) if kind == "large matrix" else "marginal"
     weights = None if kind == "large matrix" else np.arange(60)
     workload = Workload(schema).add("age", family, 1.0, weights)
-    text = code.workload_script(RequestState(workload=workload)).text()
+    text = python_script.workload_script(RequestState(workload=workload)).text()
     assert len(text) < 2_000
     monkeypatch.chdir(tmp_path)
     (tmp_path / "workload.json").write_text(workload.to_json(), encoding="utf-8")
@@ -65,8 +65,8 @@ def test_long_workload_code_reads_file(kind: str, tmp_path, monkeypatch: pytest.
 
 def test_address_and_plan_file_restore_all_groups() -> None:
     here = build_studio()
-    assert len(link.packed(here)) < link.MAX_LENGTH
-    session = Session(plan=link.packed(here)).go("workload")
+    assert len(permalink.packed(here)) < permalink.MAX_LENGTH
+    session = Session(plan=permalink.packed(here)).go("workload")
     assert session.studio.to_json() == here.to_json()
     result = plan(here.workload, here.budget)
     session.go("preview")
@@ -78,14 +78,16 @@ def test_long_request_is_stored_under_short_name() -> None:
     here = RequestState(workload=build_large_workload(), budget=Budget(pcost=0.7))
     session = Session()
     session.app.session_state["history"] = History(present=here)
-    name = session.run(session.app).app.query_params[link.NAME]
+    name = session.run(session.app).app.query_params[permalink.NAME]
     name = name[0] if isinstance(name, list) else name
-    assert name.startswith(link.NAMED)
+    assert name.startswith(permalink.NAMED)
     assert len(name) < 30
     assert Session(plan=name).studio.to_json() == here.to_json()
-    (file,) = (f for f in (places.folder() / "designs").iterdir() if f.stem == name.removeprefix(link.NAMED))
+    (file,) = (
+        f for f in (session_restore.folder() / "designs").iterdir() if f.stem == name.removeprefix(permalink.NAMED)
+    )
     assert file.stat().st_mode & 0o077 == 0  # readable by its owner only
-    assert set(json.loads(designs.find(file.stem))) == {"question", "budget"}
+    assert set(json.loads(long_url_store.find(file.stem))) == {"question", "budget"}
     for wrong in ("~AAAAAAAAAAAAAAAA", "~", f"~../designs/{file.stem}", f"~{file.stem[:-1]}"):
         again = Session(plan=wrong)
         assert again.studio.workload is None
@@ -93,12 +95,12 @@ def test_long_request_is_stored_under_short_name() -> None:
 
 
 def test_stored_requests_are_limited_in_number(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(places.VARIABLE, str(tmp_path))
-    monkeypatch.setattr(designs, "MAX_DESIGNS", 3)
-    names = [designs.keep(f"text {i}") for i in range(5)]
+    monkeypatch.setenv(session_restore.VARIABLE, str(tmp_path))
+    monkeypatch.setattr(long_url_store, "MAX_DESIGNS", 3)
+    names = [long_url_store.keep(f"text {i}") for i in range(5)]
     left = {file.stem for file in (tmp_path / "designs").iterdir()}
     assert len(left) == 3
     assert names[-1] in left
-    assert designs.find(names[-1]) == b"text 4"
-    monkeypatch.setattr(designs, "MAX_TEXT", 3)
-    assert designs.keep("text") == ""
+    assert long_url_store.find(names[-1]) == b"text 4"
+    monkeypatch.setattr(long_url_store, "MAX_TEXT", 3)
+    assert long_url_store.keep("text") == ""

@@ -9,7 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from engine.ledger import Ledger
 from engine.privacy import Budget
-from pages.parts.shell.clicks import AGAIN
+from pages.parts.shell.buttons import AGAIN
 from tests.app.release.sessions import SURVEY, open_release
 from tests.app.session import Session, open_demo, wait
 
@@ -41,7 +41,7 @@ def test_field_below_button_is_used_on_click() -> None:
     def page() -> None:
         import streamlit as st
 
-        from pages.parts.shell import clicks
+        from pages.parts.shell import buttons as clicks
 
         done = st.session_state.setdefault("done", [])
         with clicks.run_pending():

@@ -16,8 +16,8 @@ from engine.workload.conditions import box_workload
 from engine.workload.families import Random as RandomSets
 from engine.workload.sql import workload_from_sql
 from engine.workload.workload import make_group
-from pages.parts.shell import link
-from pages.parts.shell.state import LIMIT, History, RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import LIMIT, History, RequestState
 from tests.app.session import Session
 
 SCHEMA = Schema(
@@ -109,7 +109,7 @@ def test_random_edits_are_undone_and_redone(seed: int) -> None:
             texts.append(history.present.to_json())
             # files and addresses restore equal requests
             assert RequestState.from_json(texts[-1]).to_json() == texts[-1]
-            assert link.unpacked(link.packed(history.present)).to_json() == texts[-1]
+            assert permalink.unpacked(permalink.packed(history.present)).to_json() == texts[-1]
     assert len(texts) > 10
     for _ in range(draw.randrange(5)):
         history = history.undo().undo().redo().redo()
@@ -162,7 +162,7 @@ def test_session_edits_can_be_undone_and_redone() -> None:
 
 
 def restore_from_link(studio: RequestState) -> RequestState:
-    return link.unpacked(link.packed(studio))
+    return permalink.unpacked(permalink.packed(studio))
 
 
 def test_default_centers_survive_links_and_older_links() -> None:
@@ -173,7 +173,9 @@ def test_default_centers_survive_links_and_older_links() -> None:
     old = small.request_json.replace('"centers": "tuned"', "")  # format before tuned centers were the default
     opened = RequestState.from_json(f'{{"budget": {json.dumps(small.budget.to_dict())}, "question": {old}}}')
     assert (opened.options_without_defaults, opened.options) == ({}, {"centers": "uniform"})
-    assert plan(opened.required_workload, opened.budget, **opened.options_without_defaults).options["centers"] == "uniform"
+    assert (
+        plan(opened.required_workload, opened.budget, **opened.options_without_defaults).options["centers"] == "uniform"
+    )
     assert restore_from_link(opened).options_without_defaults == {}
     assert opened.request_key != small.request_key
     back = opened.with_options({"centers": "tuned"})
@@ -206,7 +208,7 @@ def test_history_stores_no_long_texts() -> None:
         history = history.push(
             RequestState(workload=Workload.all_ways(SCHEMA, (1, 2)), budget=Budget(pcost=pcost)), redraw=False
         )
-        link.packed(history.present)
+        permalink.packed(history.present)
     assert len(history.past) == 3  # the empty state and two budgets
     texts = [value for studio in (*history.past, history.present) for value in vars(studio).values()]
     assert all(len(text) < 1_000 for text in texts if isinstance(text, str))

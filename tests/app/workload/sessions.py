@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import Session, demo_schema
 
 SURVEY = demo_schema("survey")
 
 
 def open_workload(name: str = "survey", **fields: object) -> Session:
-    return Session(plan=link.packed(RequestState(workload=Workload(demo_schema(name))))).go("workload", **fields)
+    return Session(plan=permalink.packed(RequestState(workload=Workload(demo_schema(name))))).go("workload", **fields)
 
 
 def build_large_workload() -> Workload:

@@ -11,9 +11,9 @@ from engine._format import format_number
 from engine.mechanisms import forecast, plan
 from engine.privacy import Budget
 from engine.workload import Workload
-from pages.parts.jobs import dear, plans
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.jobs import cost_warnings, plans
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import UNIFORM, Session, demo_schema
 from tests.app.workload.sessions import open_workload
 
@@ -22,13 +22,13 @@ JOINT = {"add_how": "One set of attributes", "group_names": ["age", "hours-per-w
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("dear", "plans"):
+    for module in ("cost_warnings", "plans"):
         monkeypatch.setattr(f"pages.parts.jobs.{module}.MEMORY_LIMIT", 1.8e8)
 
 
 def test_sums_of_two_large_attributes_are_planned() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine")
-    session = Session(plan=link.packed(RequestState(workload=workload))).go("preview")
+    session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
     assert "Planning has to wait" not in session.text()
     assert not session.errors()
 
@@ -39,7 +39,7 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
     workload = (
         Workload.all_ways(demo_schema("adult"), (1, 2)).add(("age", "hours-per-week"), "affine").add("sex", "marginal")
     )
-    session = Session(plan=link.packed(RequestState(workload=workload))).go("preview")
+    session = Session(plan=permalink.packed(RequestState(workload=workload))).go("preview")
     assert "Planning has to wait" in session.text()
     assert "is group 105: age × hours-per-week, affine" in session.text()
     session.press(remedy)
@@ -54,7 +54,7 @@ def test_most_expensive_group_is_named_and_replaced(remedy: str) -> None:
 @pytest.mark.usefixtures("little_memory", "keeps_forecasts")
 def test_group_forecast_is_shown_before_adding() -> None:
     workload = Workload.all_ways(demo_schema("adult"), (1, 2))
-    session = Session(plan=link.packed(RequestState(workload=workload, options=UNIFORM))).go("workload")
+    session = Session(plan=permalink.packed(RequestState(workload=workload, options=UNIFORM))).go("workload")
     session.set(**JOINT)
     assert "What makes it so dear is age × hours-per-week, affine." in session.text()
     assert not any(b.label.startswith("Add: Remove it") for b in session.app.button)  # the group is not in the workload
@@ -70,10 +70,14 @@ def test_group_forecast_is_shown_before_adding() -> None:
 def test_forecast_equals_the_forecast_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload.all_ways(demo_schema("survey"), (1, 2))
     assert RequestState(workload=workload).options_without_defaults  # tuned centers, too slow with the added tables
-    session = Session(plan=link.packed(RequestState(workload=workload))).go("workload").set(ways_ask="Tables", ways=[1, 2])
+    session = (
+        Session(plan=permalink.packed(RequestState(workload=workload)))
+        .go("workload")
+        .set(ways_ask="Tables", ways=[1, 2])
+    )
     tables = Workload.all_ways(demo_schema("survey"), (1, 2), dict.fromkeys(demo_schema("survey").names, "marginal"))
     both = Workload(workload.schema, (*workload.groups, *tables.groups))
-    text = f"Planning it takes about {dear.duration(forecast(both).seconds)}."
+    text = f"Planning it takes about {cost_warnings.duration(forecast(both).seconds)}."
     assert text in session.text()
     monkeypatch.setattr(analysis, "forecast_added", None)  # a rerun uses the cached forecast
     session.app.run()

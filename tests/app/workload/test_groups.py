@@ -7,15 +7,15 @@ import json
 import pytest
 
 from engine.workload import Attribute, Schema, Workload
-from pages.parts.shell import link
-from pages.parts.shell.state import RequestState
+from pages.parts.shell import permalink
+from pages.parts.shell.history import RequestState
 from tests.app.session import Session, demo_schema, open_demo
 from tests.app.workload.sessions import SURVEY, open_workload
 
 
 def test_groups_of_all_families_are_added() -> None:
     schema = Schema([Attribute.of_size("age", 12), Attribute.of_size("income", 9), Attribute.of_size("sex", 2)])
-    session = Session(plan=link.packed(RequestState(workload=Workload(schema)))).go("workload")
+    session = Session(plan=permalink.packed(RequestState(workload=Workload(schema)))).go("workload")
     assert "add at least one group" in session.text()
     session.set(ways=[1], special=["age"], own_age="range").press("add_ways")
     assert session.metrics()["Groups"] == "3"

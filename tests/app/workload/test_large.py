@@ -11,8 +11,8 @@ from engine.analysis import ad_hoc_queries as ask
 from engine.privacy import Budget
 from engine.workload import Attribute, Group, Schema, Workload
 from pages.parts.compare import run
-from pages.parts.shell import code, link
-from pages.parts.shell.state import History, RequestState
+from pages.parts.shell import permalink, python_script
+from pages.parts.shell.history import History, RequestState
 from tests.app.session import Session
 from tests.app.workload.sessions import build_large_workload
 
@@ -50,9 +50,9 @@ def test_page_of_clamps_the_page_number() -> None:
 def test_large_workload_code_is_short() -> None:
     # the address is a stored name, and the code reads a file
     studio = RequestState(workload=Workload(build_large_workload().schema, build_large_workload().groups * 10))
-    text = code.workload_script(studio).text()
+    text = python_script.workload_script(studio).text()
     assert len(text) < 2_000
-    assert len(studio.request_json) > link.MAX_QUESTION
+    assert len(studio.request_json) > permalink.MAX_QUESTION
 
 
 class CountingTuple(tuple):
@@ -96,7 +96,7 @@ def test_page_of_many_attributes_lists_no_pairs(monkeypatch: pytest.MonkeyPatch)
         return build(schema, ways, *more)
 
     monkeypatch.setattr(Workload, "all_ways", listing)
-    session = Session(plan=link.packed(RequestState(workload=workload))).go("workload")
+    session = Session(plan=permalink.packed(RequestState(workload=workload))).go("workload")
     session.set(ways_ask="Cumulative tables", ways_weight=2.0).set(ways_weight=3.0)
     assert listed == [(1,), (1,)]  # once per query type
     session.press("add_ways")

@@ -1,0 +1,121 @@
+"""Watching a job on the page: a progress bar that moves by itself, a cancel button, and what came of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from typing import Any
+
+import streamlit as st
+
+from pages.parts.jobs import job_queue
+from pages.parts.jobs.status import Status
+from pages.parts.shell import buttons, history
+from pages.parts.shell.error_text import escape_markdown, in_labels, show_error
+
+ROWS = "rows_read"
+
+
+@st.cache_resource(scope="session", on_release=job_queue.leave, show_spinner=False)
+def _holder() -> str:
+    """A name for this session, which lets go of its jobs when it ends."""
+    return secrets.token_hex(8)
+
+
+def start(key: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """Start a job for this session; see `work.start`."""
+    job_queue.start(key, function, *arguments, holder=_holder(), **options)
+
+
+def release_job(key: str) -> None:
+    """Say that this session has no more use for a job."""
+    job_queue.release_job(key, _holder())
+
+
+def claim(key: str) -> None:
+    """Note that this session asked for a job that reads records; what happened to the rows is told nobody else."""
+    history.page_state()[ROWS] = (key, None)
+
+
+def rows_read(key: str) -> None:
+    """Say what happened to the rows that a job of this session read; the job forgets it, and so does the next page."""
+    cached_rows = history.page_state().get(ROWS)
+    if cached_rows is None or cached_rows[0] != key:
+        return
+    job_state = job_queue.find(key)
+    if job_state is not None and job_state.done:
+        cached_rows = history.page_state()[ROWS] = (key, job_state.result["rows"])
+        job_queue.forget(key)
+    if cached_rows[1] is not None:
+        show_rows(cached_rows[1])
+
+
+def show_rows(rows: Mapping[str, Any]) -> None:
+    """What happened to the rows, and what the curator must know of them."""
+    st.caption(
+        escape_markdown(
+            f"{rows['text']} These exact numbers are private: for you, in this session only, and in no release."
+        )
+    )
+    for column, reasons in rows["reasons"].items():
+        st.caption(
+            escape_markdown(f"{column}: " + ", ".join(f"{number:,} {reason}" for reason, number in reasons.items()))
+        )
+    for text in rows["warnings"]:
+        st.warning(escape_markdown(in_labels(text)))
+
+
+def job(key: str, *, label: str, quiet: bool = False, stream: bool = False) -> Status | None:
+    """Draw the job of this key and return it once it is done; None while there is nothing to use.
+
+    A quiet one takes a line while it runs, for work that a page can do without.  One that streams draws the page
+    afresh whenever it is further, for pages that show what there is so far.
+    """
+    job_queue.hold(key, _holder())
+    job_state = job_queue.find(key)
+    if job_state is None:
+        return None
+    if job_state.running:
+        if quiet:
+            _line(key, label)
+        else:
+            _bar(key, label, job_state.fraction if stream else None)
+        return None
+    if job_state.done:
+        return job_state
+    if quiet:
+        st.caption(escape_markdown(in_labels(f"{label}: {job_state.error}")))
+    elif job_state.state == "cancelled":
+        st.warning(escape_markdown(f"{label}: cancelled. {job_state.error}"))
+    else:
+        show_error(f"{label}: {job_state.error}")
+    return None
+
+
+@st.fragment(run_every=0.4)
+def _line(key: str, label: str) -> None:
+    job_state = job_queue.find(key)
+    if job_state is None or not job_state.running:
+        st.rerun()
+    st.caption(escape_markdown(f"{label} ({job_state.seconds:.0f} s)"))
+
+
+@st.fragment(run_every=0.4)
+def _bar(key: str, label: str, shown: float | None) -> None:
+    job_state = job_queue.find(key)
+    if job_state is None or not job_state.running or shown not in (None, job_state.fraction):
+        st.rerun()
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    ahead = job_queue.before(key)
+    message = f"waits for a worker, {ahead} before it" if job_state.state == "waiting" else job_state.text
+    words = f"{label}: {message} ({job_state.seconds:.0f} s)"
+    left.progress(min(max(job_state.fraction, 0.0), 1.0), text=escape_markdown(words))
+    buttons.button(
+        "Cancel",
+        job_queue.cancel,
+        key,
+        key=f"cancel_{sha256(key.encode()).hexdigest()[:16]}",
+        place=right,
+        width="stretch",
+    )

@@ -1,0 +1,47 @@
+"""Whom the budget protects: how many rows a person may have, and against what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import streamlit as st
+
+from engine.privacy import Budget
+from pages.parts.shell import history
+from pages.parts.shell.budgets import AGAINST, AGAINST_LABEL, ROWS_LABEL
+from pages.parts.shell.error_text import deferred_errors, escape_markdown
+
+
+def use_person(rows: str, neighbours: str) -> None:
+    """Take whom the budget protects."""
+    with deferred_errors("budget"):
+        whom = {"rows_per_person": int(st.session_state[rows]), "neighbours": st.session_state[neighbours]}
+        history.change(budget=replace(history.current().budget, **whom), redraw=True)
+
+
+def person(budget: Budget) -> None:
+    """Inputs for the person that is protected: how many rows, and against what."""
+    version, schema = history.version(), history.current().schema
+    rows, neighbours = f"budget_rows_{version}", f"budget_neighbours_{version}"
+    left, right = st.columns(2)
+    left.number_input(
+        ROWS_LABEL,
+        1,
+        value=budget.rows_per_person,
+        key=rows,
+        on_change=use_person,
+        args=(rows, neighbours),
+        help="The guarantee is for all that one person contributes. With 3 rows every error is 3 times as large.",
+    )
+    right.selectbox(
+        AGAINST_LABEL,
+        list(AGAINST),
+        list(AGAINST).index(budget.neighbours),
+        AGAINST.__getitem__,
+        key=neighbours,
+        on_change=use_person,
+        args=(rows, neighbours),
+        help="The first hides that somebody is there at all, the second the values alone, at 1.4 times the error.",
+    )
+    if schema is not None and (note := schema.other_rows(budget.rows_per_person)):
+        st.warning(escape_markdown(note))

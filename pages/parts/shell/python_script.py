@@ -1,0 +1,253 @@
+"""The same work as Python: text that runs with the engine alone and makes the same plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import chain, combinations
+from math import comb
+from typing import Any
+
+import demo_data
+from engine._values import cached_on_value
+from engine.privacy import Budget
+from engine.workload import Attribute, Custom, Family, Group, Schema, Workload
+from engine.workload.families import default_family
+from pages.parts.shell.history import RequestState
+
+MAX_LINES = 40  # longer schemas and workloads are read from the file that the page offers for download
+MAX_TEXT = 4000
+DEFAULT_FAMILIES = ("prefix", "marginal", "range")  # families that all k-way sets may ask of numeric attributes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """Imports as pairs of module and name (no name: the module itself), and the lines after them."""
+
+    imports: frozenset[tuple[str, str]] = frozenset()
+    lines: tuple[str, ...] = ()
+
+    def __add__(self, other: Script) -> Script:
+        return Script(imports=self.imports | other.imports, lines=self.lines + other.lines)
+
+    def text(self) -> str:
+        """The script, imports first."""
+        modules = sorted({module for module, _ in self.imports}, key=lambda m: (bool(self._names(m)), m))
+        head = []
+        for module in modules:
+            names = self._names(module)
+            head.append(f"from {module} import {', '.join(names)}" if names else f"import {module}")
+        return "\n".join([*head, "", *self.lines]) + "\n"
+
+    def _names(self, module: str) -> list[str]:
+        return sorted({name for m, name in self.imports if m == module and name}, key=str.lower)
+
+
+def _script(lines: str, **imports: str) -> Script:
+    """A script from its lines and from module="Name Name" pairs; "__" in a module stands for a dot."""
+    pairs = {(m.replace("__", "."), name) for m, names in imports.items() for name in (names.split() or [""])}
+    return Script(imports=frozenset(pairs), lines=tuple(lines.split("\n")))
+
+
+def schema_script(schema: Schema | None) -> Script:
+    """Make `schema`."""
+    if schema is None:
+        return _script("schema = Schema([])  # choose or build a schema first", engine="Schema")
+    name = _demo_name(schema)
+    if name is not None:
+        read = f'schema = Schema.from_json(demo_data.schemas()["{name}"].read_bytes())'
+        return _script(read, engine="Schema", demo_data="")
+    lines = [f"    {_attribute(a)}," for a in schema.attributes]
+    if _long(lines) or sum(len(one.values) for one in schema.invariants) > MAX_LINES:
+        read = '# download schema.json on the Schema page\nschema = Schema.from_json(Path("schema.json").read_bytes())'
+        return _script(read, engine="Schema", pathlib="Path")
+    unit: dict[str, object] = {"person": schema.person, "rows_per_person": schema.rows_per_person}
+    unit["impossible"] = list(schema.impossible)
+    unit["invariants"] = [(list(one.attributes), list(one.values)) for one in schema.invariants]
+    more = "".join(f", {key}={value!r}" for key, value in unit.items() if value not in (None, []))
+    return _script("\n".join(["schema = Schema([", *lines, f"]{more})"]), engine="Attribute Schema")
+
+
+def workload_script(studio: RequestState) -> Script:
+    """Make `schema` and `workload`."""
+    head = schema_script(studio.schema)
+    if studio.workload is None:
+        return head
+    ways, numeric, rest = _leading_ways(studio.workload)
+    each = f'{{a.name: "{numeric}" for a in schema.attributes if a.kind == "numeric"}}'
+    family = f", family={each}" if numeric != DEFAULT_FAMILIES[0] else ""
+    start = f"Workload.all_ways(schema, ways={ways!r}{family})" if ways else "Workload(schema)"
+    groups = studio.workload.groups[rest:]
+    in_file = len(groups) > MAX_LINES or any(map(_bulky, groups))
+    lines = [] if in_file else [f"workload = workload.add({_group(g)})" for g in groups]
+    if in_file or _long(lines):
+        read = (
+            "# download workload.json on the Workload page\n"
+            'workload = Workload.from_json(Path("workload.json").read_bytes())\nschema = workload.schema'
+        )
+        return _script(read, engine="Workload", pathlib="Path")
+    words = [word for word in ("Custom", "Random", "Width") if any(f"{word}(" in line for line in lines)]
+    families = _script("\n".join([f"workload = {start}", *lines]), engine="Workload")
+    return head + Script(imports=frozenset(("engine", word) for word in words)) + families
+
+
+def budget_text(budget: Budget) -> str:
+    """The expression that makes a budget.
+
+    >>> budget_text(Budget.pure(2.0)), budget_text(Budget.zcdp(0.5))
+    ('Budget.pure(2.0)', 'Budget(pcost=1.0)')
+    """
+    rows = f", rows_per_person={budget.rows_per_person}" if budget.rows_per_person > 1 else ""
+    more = rows + (f", neighbours={budget.neighbours!r}" if budget.neighbours != "add_remove" else "")
+    if budget.pure_epsilon is not None:
+        return f"Budget.pure({budget.pure_epsilon!r}{more})"
+    delta = f", report_delta={budget.report_delta!r}" if budget.delta_field else ""
+    return f"Budget(pcost={budget.pcost!r}{more}{delta})"
+
+
+def plan_script(studio: RequestState) -> Script:
+    """Make `made`, the plan."""
+    options = "".join(f", {name}={value!r}" for name, value in studio.options_without_defaults.items())
+    more = f', mechanism="{studio.mechanism}"{options}' if options or studio.mechanism != "querysmasher" else ""
+    return workload_script(studio) + _script(
+        f"made = plan(workload, {budget_text(studio.budget)}{more})", engine="Budget plan"
+    )
+
+
+def plan_code(studio: RequestState) -> str:
+    """Make the plan and print what it promises."""
+    return (plan_script(studio) + Script(lines=("print(made.rmse, made.certificate)", "print(made.by_group())"))).text()
+
+
+def release_code(
+    studio: RequestState, *, dataset: str, ledger: str, records: Script, attempt: int, columns: Mapping[str, Any]
+) -> str:
+    """Measure the plan on records and write the answers."""
+    which = (f", attempt={attempt}" if attempt > 1 else "") + columns_text(columns)
+    lines = (
+        f"measured = measure(made, records, dataset={dataset!r}, ledger={ledger!r}{which})\n"
+        'write_answers(measured, "answers.parquet")'
+    )
+    more = records + _script(lines, engine="measure", engine__publish="write_answers")
+    return (plan_script(studio) + more).text()
+
+
+def records_script(path: str, name: str, encoding: str = "", sheet: str = "") -> Script:
+    """Make `records`: a table that the settings name, or a file, with its encoding or sheet where one is given."""
+    if name:
+        return _script(f"records = named_table({name!r})", engine__records="named_table")
+    place = repr(path.strip() or "records.csv")
+    if encoding:
+        return _script(f"records = TextFile(path={place}, encoding={encoding!r})", engine="TextFile")
+    if sheet:
+        return _script(f"records = SheetFile(path={place}, sheet={sheet!r})", engine="SheetFile")
+    return _script(f"records = {place}")
+
+
+def columns_text(columns: Mapping[str, Any]) -> str:
+    """What the columns of a file are that the schema does not know, as further arguments."""
+    return "".join(f", {name}={value!r}" for name, value in columns.items() if value)
+
+
+def rehearsal_code(studio: RequestState, *, rows: int, seed: int) -> str:
+    """Rehearse the plan on simulated records."""
+    lines = (
+        f"records = synthetic(schema, rows={rows}, seed={seed})\n"
+        "measured = measure(made, records, rehearsal=True)\nprint(measured.answers(0))"
+    )
+    more = _script(lines, engine="measure", demo_data__make_synthetic="synthetic")
+    return (plan_script(studio) + more).text()
+
+
+@lru_cache(maxsize=1)
+def _demos() -> Mapping[str, Schema]:
+    return {name: Schema.from_json(path.read_bytes()) for name, path in demo_data.schemas().items()}
+
+
+def _demo_name(schema: Schema) -> str | None:
+    return next((name for name, demo_schema in _demos().items() if demo_schema == schema), None)
+
+
+def _long(lines: list[str]) -> bool:
+    return len(lines) > MAX_LINES or sum(map(len, lines)) > MAX_TEXT
+
+
+def _attribute(attribute: Attribute) -> str:
+    extra = {
+        "other": attribute.other,
+        "missing": attribute.missing,
+        "clip": attribute.clip or None,
+        "integer": attribute.integer or None,
+        "missing_values": attribute.missing_values or None,
+        "decimal": attribute.decimal,
+        "thousands": attribute.thousands,
+        "date_format": attribute.date_format,
+    }
+    more = "".join(f", {key}={value!r}" for key, value in extra.items() if value is not None)
+    if attribute.labels is not None:
+        return f"Attribute.categorical({attribute.name!r}, {list(attribute.labels)!r}{more})"
+    if attribute.edges is not None:
+        return f"Attribute.numeric({attribute.name!r}, {list(attribute.edges)!r}{more})"
+    if attribute.is_dated:
+        start, stop, unit = attribute.start, attribute.stop, attribute.unit
+        return f"Attribute.dates({attribute.name!r}, {start!r}, {stop!r}, {unit!r}{more})"
+    return f"Attribute.of_size({attribute.name!r}, {attribute.size}, kind={attribute.kind!r}{more})"
+
+
+@cached_on_value
+def _leading_ways(workload: Workload) -> tuple[tuple[int, ...], str, int]:
+    """Ways k such that the workload begins with all k-way sets in order, what they ask of numeric attributes, and the
+    number of groups they make.
+    """
+    schema = workload.schema
+    for numeric in DEFAULT_FAMILIES:
+        families = {a.name: numeric if a.kind == "numeric" else default_family(a.kind) for a in schema.attributes}
+        for ways in sorted((c for k in (1, 2, 3) for c in combinations((1, 2, 3), k)), key=len, reverse=True):
+            groups = sum(comb(len(schema), k) for k in ways) if max(ways) <= len(schema) else 0
+            sets = chain.from_iterable(combinations(schema.names, k) for k in ways)
+            if 0 < groups <= len(workload.groups) and all(
+                map(partial(_has_default_family, families), workload.groups, sets)
+            ):
+                return ways, numeric, groups
+    return (), DEFAULT_FAMILIES[0], 0
+
+
+def _has_default_family(families: Mapping[str, str], group: Group, names: tuple[str, ...]) -> bool:
+    """Whether a group is what `Workload.all_ways` makes of these attributes."""
+    plainly = group.attributes == names and group.weight == 1.0 and group.query_weights is None
+    if not plainly or not isinstance(group.family, Mapping) or len(group.family) != len(names):
+        return False
+    return all(group.family.get(name) == families[name] for name in names)
+
+
+def _bulky(group: Group) -> bool:
+    """Whether a group holds more numbers than belong into a line."""
+    families = group.family.values() if isinstance(group.family, Mapping) else [group.family]
+    sizes = [f.matrix.size for f in families if getattr(f, "predicates", None) is None and hasattr(f, "matrix")]
+    return group.query_weights is not None or sum(sizes) > MAX_TEXT // 4
+
+
+def _group(group: Group) -> str:
+    family = group.family
+    if isinstance(family, Mapping):
+        text = f"{{{', '.join(f'{name!r}: {_family(one)}' for name, one in family.items())}}}"
+    else:
+        text = _family(family)
+    weight = f", weight={group.weight!r}" if group.weight != 1.0 else ""
+    return f"{group.attributes!r}, {text}{weight}"
+
+
+def _family(family: str | Family) -> str:
+    if isinstance(family, str):
+        return repr(family)
+    fields: dict[str, Any] = family.to_dict()
+    name = fields.pop("name")
+    if isinstance(family, Custom):
+        if family.predicates is not None:
+            fields = {"predicates": list(family.predicates)}
+        elif family.matrix is not None:
+            fields = {"matrix": family.matrix.tolist()} | ({"labels": list(family.labels)} if family.labels else {})
+    if not fields:
+        return repr(name)
+    return f"{type(family).__name__}({', '.join(f'{key}={value!r}' for key, value in fields.items())})"

@@ -1,0 +1,171 @@
+"""One request in the making, and what the workload decides of it where the person left it open."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import streamlit as st
+
+from engine._untrusted import parse_json
+from engine.analysis import remove_targets, workload_digest
+from engine.analysis.error_targets import options_after_change
+from engine.analysis.what_if import Request
+from engine.errors import PlanError
+from engine.mechanisms import mechanism_class
+from engine.mechanisms.registry import DefaultOptions, default_options
+from engine.privacy import Budget
+from engine.workload import Schema, Workload
+
+CENTERS, PAPER = "centers", "uniform"  # the option that is filled in, and what it is where `plan` is told nothing
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RequestState:
+    """One request in the making: public schema, workload, budget, mechanism with its options.  It holds no data.
+
+    `options` are those that the person chose; where they leave centers open, the workload decides: see `taken`.
+    """
+
+    workload: Workload | None = None
+    budget: Budget = field(default_factory=lambda: Budget(pcost=1.0))
+    mechanism: str = "querysmasher"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def schema(self) -> Schema | None:
+        """The public schema, None before one was chosen."""
+        return self.workload.schema if self.workload is not None else None
+
+    @property
+    def required_workload(self) -> Workload:
+        """The workload where there has to be one; raises PlanError before a schema was chosen."""
+        if self.workload is None:
+            raise PlanError("There is no schema yet. Choose one on the Schema page.")
+        return self.workload
+
+    @property
+    def request(self) -> Request:
+        """What its plan is made from, for changes that the engine knows; raises PlanError before there is a schema."""
+        return Request(
+            workload=self.required_workload,
+            budget=self.budget,
+            mechanism=self.mechanism,
+            options=self.options_without_defaults,
+        )
+
+    def with_request(self, request: Request) -> RequestState:
+        """The state that asks for a changed request; what is left open stays open where the options are the same."""
+        studio = RequestState(
+            workload=request.workload, budget=request.budget, mechanism=request.mechanism, options=self.options
+        )
+        return (
+            studio if request.options == self.options_without_defaults else studio.with_options(request.options)
+        ).after(self)
+
+    def with_options(self, options: Mapping[str, Any]) -> RequestState:
+        """This state with options as `plan` takes them; the centers are left open where they come out the same."""
+        rest = {name: value for name, value in options.items() if name != CENTERS}
+        left = replace(self, options=rest)
+        centers = options.get(CENTERS, PAPER)
+        return (
+            left
+            if left.options_without_defaults.get(CENTERS, PAPER) == centers
+            else replace(self, options={**rest, CENTERS: centers})
+        )
+
+    @property
+    def centers_are_open(self) -> bool:
+        """Whether the workload decides on the centers."""
+        return CENTERS not in self.options
+
+    @property
+    def with_uniform_centers(self) -> RequestState:
+        """This state with uniform centers where they are left open: only plans with the same centers share spaces."""
+        if (
+            not self.centers_are_open
+            or "keep" in self.options
+            or CENTERS not in mechanism_class(self.mechanism).choices
+        ):
+            return self
+        return replace(self, options=dict(self.options) | {CENTERS: PAPER})
+
+    @cached_property
+    def default_options(self) -> DefaultOptions:
+        """The options with what was left open filled in, and why."""
+        if self.workload is None or not self.workload.groups:
+            return DefaultOptions(options=self.options)
+        options = json.dumps(dict(self.options), sort_keys=True)
+        return _default_options(f"{workload_digest(self.workload)}{self.mechanism}{options}", self)
+
+    @property
+    def options_without_defaults(self) -> Mapping[str, Any]:
+        """The options as `plan` takes them, without the centers that it takes by itself."""
+        options = self.default_options.options
+        return {name: value for name, value in options.items() if (name, value) != (CENTERS, PAPER)}
+
+    def after(self, before: RequestState) -> RequestState:
+        """This state, with targets of single groups only as far as its groups are those that had them before."""
+        if before.workload is None or self.workload is None or self.workload.groups is before.workload.groups:
+            return self
+        options = options_after_change(self.options, before.workload.groups, self.workload.groups)
+        return replace(self, options=remove_targets(self.options) if options is None else options)
+
+    @property
+    def request_json(self) -> str:
+        """Everything but the budget as text, whole: a text means the same plan wherever it is opened.
+
+        It is long with many groups, and undo remembers many states: none of them keeps it.
+        """
+        workload_json = "null" if self.workload is None else self.workload.to_json()
+        return f'{self._rest[:-1]}, "workload": {workload_json}}}'
+
+    @cached_property
+    def request_key(self) -> str:
+        """A short name of everything but the budget, by content."""
+        digest = "" if self.workload is None else workload_digest(self.workload)
+        return hashlib.sha256(f"{self._rest}{digest}".encode()).hexdigest()
+
+    @property
+    def _rest(self) -> str:
+        return json.dumps({"mechanism": self.mechanism, "options": dict(self.options_without_defaults)}, sort_keys=True)
+
+    @cached_property
+    def workload_budget_key(self) -> str:
+        """A short name of the workload and the budget, by content."""
+        return f"{workload_digest(self.required_workload)}{json.dumps(self.budget.to_dict())}"
+
+    @cached_property
+    def key(self) -> str:
+        """A short name of the whole state, by content."""
+        return hashlib.sha256(f"{self.request_key}{json.dumps(self.budget.to_dict())}".encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The whole state as text; equal texts mean equal states."""
+        return f'{{"budget": {json.dumps(self.budget.to_dict(), sort_keys=True)}, "question": {self.request_json}}}'
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> RequestState:
+        """Inverse of `to_json`; raises PlanError when the text is something else."""
+        try:
+            document = parse_json(text, constants=True)
+            question, budget = document["question"], document["budget"]
+            workload_data, mechanism, options = question["workload"], question["mechanism"], question["options"]
+        except (ValueError, KeyError, TypeError):
+            raise PlanError("This is no saved request. Export it again.") from None
+        if not isinstance(mechanism, str) or not isinstance(options, dict):
+            raise PlanError("The mechanism of the saved request is damaged. Export it again.")
+        workload = None if workload_data is None else Workload.from_dict(workload_data)
+        return cls(workload=workload, budget=Budget.from_dict(budget), mechanism=mechanism).with_options(options)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _default_options(question: str, _studio: RequestState) -> DefaultOptions:
+    try:
+        return default_options(_studio.required_workload, _studio.mechanism, _studio.options)
+    except PlanError:  # options that are none: planning says so
+        return DefaultOptions(options=_studio.options)
