@@ -111,6 +111,18 @@ class IntervalStrategy(Strategy):
         covariance = self.solution.covariance()
         return _table_differences(_table_differences(covariance).T)
 
+    def query_variances(self, part: Part) -> Array:
+        if part.family.name not in ("marginal", "prefix", "suffix", "range"):
+            return super().query_variances(part)
+        first, end = part.family.bounds(self.cells)  # type: ignore[attr-defined]
+        if part.count <= 2 * self.cells:
+            return self.solution.range_variances(first, end - 1)
+        # the prefix that ends with the last cell has no piece
+        covariance = np.zeros((self.cells + 1,) * 2)
+        covariance[1:-1, 1:-1] = self.solution.covariance()
+        squares = np.diagonal(covariance)
+        return np.asarray(np.maximum(squares[first] + squares[end] - 2.0 * covariance[first, end], 0.0))
+
 
 def _table_differences(potentials: Array) -> Array:
     """Return D z for the differences z in the rows, shape (n - 1, k) to (n, k)."""

@@ -20,6 +20,8 @@ from engine.residuals.decomposition import decompose
 from engine.residuals.intervals import IntervalGram
 from engine.residuals.marginals import MarginalStrategy, interval_solution
 from engine.residuals.tuning.tune import tuned_centers
+from engine.workload import Circular, Marginal, Part, Range, Suffix
+from engine.workload.families import Prefix
 
 CASES = {
     "querysmasher": {},
@@ -98,6 +100,10 @@ def test_interval_strategy_equals_dual_solver():
     np.testing.assert_allclose(strategy.covariance, expected.strategy.covariance, atol=1e-4)
     np.testing.assert_allclose(strategy.cell_covariance, N @ strategy.covariance @ N.T, atol=1e-10)
     np.testing.assert_allclose(strategy.pinv @ strategy.rows, N.T, atol=1e-10)
+    for family in (Marginal(), Prefix(), Suffix(), Range(), Circular()):
+        part = Part(axes=(0,), family=family, sizes=(12,))
+        variances = np.maximum(family.quadratic((12,), strategy.cell_covariance), 0.0)
+        np.testing.assert_allclose(strategy.query_variances(part), variances, atol=1e-9)
     assert interval_solution(gram, Options(), solution.dual).value == pytest.approx(solution.value)
 
 
