@@ -1,18 +1,15 @@
-"""Guide page: how to do a task, step by step in the studio and as Python; its texts are the files of `pages/guides`."""
+"""Guide page: tasks step by step in the app and as Python, from the files of `pages/guides`."""
 
 import re
 from pathlib import Path
 
 import streamlit as st
 
-from pages.parts.shell import figure_view, page_layout, python_script
+from pages.parts.shell import page_layout, python_script
 
 page_layout.require()
 
-TUTORIAL = (
-    "One guide for each task. The numbers below the code are what it prints. Whoever would rather learn why it works "
-    "finds ten lessons on the page *Learn*."
-)
+TUTORIAL = "One guide per task. The numbers below the code are its output. For the theory, see Learn."
 FENCED = re.compile(r"^```\w+\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 TEXTS = {
     text.split("\n", 1)[0].removeprefix("# "): text.split("\n", 1)[1]
@@ -23,7 +20,7 @@ TEXTS = {
 
 
 def draw(text: str) -> None:
-    """A guide: what it says, and its code without the colours of Python, some of which are too pale to read."""
+    """Draw a guide; code has no syntax colours, because some are too pale to read."""
     for number, part in enumerate(FENCED.split(text)):
         if number % 2:
             st.code(part, language=None, wrap_lines=True)
@@ -31,6 +28,8 @@ def draw(text: str) -> None:
             st.markdown(part)
 
 
-studio = page_layout.header(page_layout.page("Guide"), "What to do, by task: in the studio and as Python.", TUTORIAL)
-figure_view.tabs({title: lambda text=text: draw(text) for title, text in TEXTS.items()}, key="guide")
+studio = page_layout.header(page_layout.page("Guide"), "How to do a task, in the app and as Python.", TUTORIAL)
+title = st.selectbox("Task", list(TEXTS), key="guide", persist_state="session")
+st.subheader(title)
+draw(TEXTS[title])
 page_layout.footer(code=python_script.plan_code(studio), target=None)

@@ -132,7 +132,7 @@ def test_lessons_support_back_button_answers_and_studio(visit: Visit) -> None:
     page.get_by_test_id("stExpander").get_by_text("As Python").click()
     visit.check_accessibility("guide_narrow")  # scrollable code must be reachable by keyboard
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    visit.choose("Release and verify")
+    visit.pick("Task", "Release and verify")
     visit.expect_text("problems of the package: 0")
     page.get_by_test_id("stMainBlockContainer").evaluate(INSERT_VIOLATIONS)
     visit.check_accessibility("planted")
