@@ -63,7 +63,9 @@ def main(arguments: list[str]) -> int:
     options = [text for text in arguments if text != "--more"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     starts = TOOLS + MORE_TOOLS * more
-    tools = [text for text in project["optional-dependencies"]["test"] if text.startswith(starts)]
+    extras = project["optional-dependencies"]
+    tools = [text for text in extras["test"] + extras["sources"] if text.startswith(starts)]
+    assert all(any(text.startswith(name) for text in tools) for name in starts)
     with tempfile.TemporaryDirectory(prefix="lowest-") as folder:
         venv.create(folder, with_pip=True)
         python = Path(folder) / ("Scripts" if sys.platform == "win32" else "bin") / "python"
